@@ -29,13 +29,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 #endif
 
 #if NORMD_SCALED_BY_POWERS
-// 2^f times 2^n, where AVX-512 has the last step as one instruction that neither overflows nor
-// loses what is below the smallest normal number. Both are minimax polynomials of 2^f's relative
-// error.
+// 2^f times 2^n. AVX-512 has the last step as one instruction that neither overflows nor loses
+// results below the smallest normal number. Both are minimax polynomials of 2^f's relative error.
 //
-// exp(x) for x <= 0 within 6e-6 + 1e-7 |x| of itself, which 16-bit results do not show: the
-// exponent x log2(e) is rounded once, and its fraction in [0, 1) goes into a polynomial that errs
-// by 2.6e-6.
+// exp(x) for x <= 0 with a relative error of 6e-6 + 1e-7 |x|, which 16-bit results do not show. The
+// exponent x log2(e) is rounded once, and its fraction in [0, 1) goes into a polynomial with an
+// error of 2.6e-6.
 HWY_INLINE hn::Vec<hn::ScalableTag<float>> ShortExp(hn::Vec<hn::ScalableTag<float>> x) {
   const hn::ScalableTag<float> d;
   const auto t = hn::Mul(x, hn::Set(d, 1.44269504f));
@@ -45,7 +44,7 @@ HWY_INLINE hn::Vec<hn::ScalableTag<float>> ShortExp(hn::Vec<hn::ScalableTag<floa
   p = hn::MulAdd(p, f, hn::Set(d, 0.24144276f));
   p = hn::MulAdd(p, f, hn::Set(d, 0.69300383f));
   p = hn::MulAdd(p, f, hn::Set(d, 1.00000259f));
-  return decltype(t){_mm512_scalef_ps(p.raw, t.raw)};  // It takes floor(t).
+  return decltype(t){_mm512_scalef_ps(p.raw, t.raw)};  // The instruction takes floor(t).
 }
 
 // The same within 2 units in the last place. NaN gives the least result.
@@ -53,7 +52,7 @@ HWY_INLINE hn::Vec<hn::ScalableTag<float>> LongExp(hn::Vec<hn::ScalableTag<float
   const hn::ScalableTag<float> d;
   x = hn::Max(x, hn::Set(d, -200.0f));
   const auto n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504f)));
-  // log2(e) in two parts: the first product less n is exact but for its one rounding.
+  // log2(e) in two parts: the first product minus n is exact but for its one rounding.
   auto f = hn::MulSub(x, hn::Set(d, 1.44269504f), n);
   f = hn::MulAdd(x, hn::Set(d, 1.92596303e-8f), f);
   auto p = hn::Set(d, 1.53458116e-4f);
@@ -67,7 +66,7 @@ HWY_INLINE hn::Vec<hn::ScalableTag<float>> LongExp(hn::Vec<hn::ScalableTag<float
 }
 #endif
 
-// How exact a float32 has to be: as such, or as one that is rounded to a 16-bit type next.
+// The accuracy of a float32 result: its own, or enough for rounding to a 16-bit type.
 enum class Precision { kFloat32, kHalf };
 
 template <class Format>
@@ -116,7 +115,7 @@ template <Precision kPrecision, class D, class V = hn::Vec<D>>
 HWY_INLINE V GeluErf(D d, V v) {
   using T = hn::TFromD<D>;
   if constexpr (std::is_same_v<T, double>) {
-    // Lane by lane: float64 is here for its accuracy, and libm's erfc has it.
+    // Lane by lane: float64 is used for its accuracy, which libm's erfc has.
     HWY_ALIGN double lanes[hn::MaxLanes(hn::ScalableTag<double>())];
     hn::Store(v, d, lanes);
     for (std::size_t i = 0; i < hn::Lanes(d); ++i) {
@@ -140,7 +139,7 @@ HWY_INLINE V GeluTanh(D d, V v) {
                                   hn::Mul(hn::Set(d, static_cast<T>(1.5957691216057307)), inner));
 }
 
-// Calls `use` with an activation that has an exponential, a function of one vector.
+// Calls `use` with an exponential activation as a function of one vector.
 template <Precision kPrecision, class D, class Use>
 HWY_INLINE void WithExponential(D d, Activation activation, const Use& use) {
   using V = hn::Vec<D>;
@@ -156,7 +155,7 @@ HWY_INLINE void WithExponential(D d, Activation activation, const Use& use) {
   }
 }
 
-// Not inlined: these are long, and many loops have them.
+// Not inlined: this code is long, and many loops contain it.
 template <Precision kPrecision, class T>
 HWY_NOINLINE void ActivateOne(T* HWY_RESTRICT values, Activation activation) {
   const hn::ScalableTag<T> d;
@@ -185,7 +184,7 @@ inline bool HasExponential(Activation activation) {
          activation != Activation::kLeakyRelu;
 }
 
-// The others. A comparison with a NaN is false, so that it passes.
+// The other activations. A comparison with a NaN is false, so a NaN passes.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Rectify(D d, V v, const Epilogue& epilogue) {
   const V zero = hn::Zero(d);
@@ -205,7 +204,7 @@ HWY_INLINE V Activate(D d, V v, const Epilogue& epilogue) {
   return hn::Load(d, values);
 }
 
-// Four vectors, which wait less for one another than one by one.
+// Four vectors at once wait less for one another than one by one.
 template <Precision kPrecision = Precision::kFloat32, class D, class V = hn::Vec<D>>
 HWY_INLINE void Activate(D d, V& v0, V& v1, V& v2, V& v3, const Epilogue& epilogue) {
   using T = hn::TFromD<D>;

@@ -1,4 +1,4 @@
-// What turns elements into normalized ones, on vectors. Included once per target by
+// Maps from elements to normalized values, on vectors. Included once per target by
 // foreach_target.h.
 
 #if defined(NORMD_KERNELS_CPU_AFFINE_MAPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -24,7 +24,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Each Map turns vector v of elements [i, i + Lanes) of a run into the value before the activation;
-// Part does it where only n lanes exist.
+// Part does so where only n lanes exist.
 
 template <class Format>
 class AffineMap {
@@ -66,7 +66,7 @@ HWY_INLINE bool Has(const void* param) {
   return kPresence == Presence::kEither ? param != nullptr : kPresence == Presence::kPresent;
 }
 
-// Without what a sample has of its own.
+// The map without a sample's own scale and shift.
 template <class Format, Presence kGamma = Presence::kEither, Presence kBeta = Presence::kEither>
 class ElementMap {
  public:
@@ -95,7 +95,7 @@ class ElementMap {
   const Acc* beta_;
 };
 
-// kAffine is said of gamma and of beta, kModulation of the sample's scale and of its shift.
+// kAffine applies to gamma and beta, kModulation to the sample's scale and shift.
 template <class Format, Presence kAffine = Presence::kEither,
           Presence kModulation = Presence::kEither>
 class ModulatedMap {
@@ -135,7 +135,7 @@ class ModulatedMap {
   const Lane* shift_;
 };
 
-// Relies on being asked for consecutive elements.
+// Requires that it is called for consecutive elements.
 template <class Format>
 class CyclicMap {
  public:
@@ -169,7 +169,7 @@ class CyclicMap {
   std::int64_t phase_;
 };
 
-// Of a tile's line.
+// The map of one line of a tile.
 template <class Format>
 class LineMap {
  public:

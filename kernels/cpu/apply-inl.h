@@ -27,7 +27,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// An After takes what a Map makes of elements [i, i + Lanes) of a run; Part takes it where only n
+// An After takes a Map's results for elements [i, i + Lanes) of a run; Part does so where only n
 // lanes exist.
 
 template <class Format>
@@ -58,7 +58,7 @@ class ActivationAfter {
   const Epilogue epilogue_;
 };
 
-// The activation, and what joins it, which has the type Format whatever x and y have.
+// The activation and the second tensor, which has the type Format whatever x and y have.
 template <class Format>
 class JoinAfter {
  public:
@@ -93,7 +93,7 @@ class JoinAfter {
   const typename Format::Lane* const other_;
 };
 
-// The elements of a run from x, which has the type Source, to y through a map and what follows it.
+// Moves the elements of a run from x, of type Source, to y through a map and an After.
 template <class Source, class Format, class Map, class After>
 class Transform {
  public:
@@ -116,7 +116,7 @@ class Transform {
     TakeFour();
   }
 
-  // Elements up to where y is aligned for streaming.
+  // Takes the elements before the first where y is aligned for streaming.
   HWY_INLINE void TakeHead() {
     const std::int64_t end = HeadEnd();
     if (end < count_) TakeSome(end);
@@ -127,7 +127,7 @@ class Transform {
     TakeSome(count_);
   }
 
-  // Head and rest are two turns of one loop: it is compiled once, and what follows the map is long.
+  // Head and rest are two turns of one loop, so that its long body is compiled once.
   HWY_INLINE void TakeAll() {
     for (std::int64_t end = HeadEnd();; end = count_) {
       while (at_ + 4 * Lanes() <= end) TakeFour();
@@ -139,8 +139,8 @@ class Transform {
  private:
   static HWY_INLINE std::int64_t Lanes() { return static_cast<std::int64_t>(hn::Lanes(D())); }
 
-  // Where the elements end before the first to be streamed, fewer than TakeFour takes; count_ if
-  // there are none.
+  // The first element to be streamed; fewer than TakeFour takes precede it. count_ if there are
+  // none before it.
   HWY_INLINE std::int64_t HeadEnd() const {
     if (!stream_) return count_;
     const std::size_t beyond = reinterpret_cast<std::uintptr_t>(y_) % StreamAlignment(D());
@@ -169,7 +169,7 @@ class Transform {
     at_ += 4 * Lanes();
   }
 
-  // Up to element `end`, without streaming.
+  // Takes the elements before `end`, without streaming.
   HWY_INLINE void TakeSome(std::int64_t end) {
     for (; at_ + Lanes() <= end; at_ += Lanes()) {
       Store(Format(), D(), after_.Full(Mapped(at_), at_), y_ + at_);
@@ -196,7 +196,7 @@ HWY_INLINE void TransformAll(const Run& run, const Map& map) {
   transform.TakeAll();
 }
 
-// Format is that of the map.
+// Format is the map's.
 template <class Source, class Target, class Format, class Map>
 HWY_INLINE void TransformRun(const Run& run, const Map& map) {
   if (run.combine != Combine::kNone) {
@@ -249,8 +249,8 @@ void ApplyCyclic(const Run& run, const CyclicAffine& affine) {
   TransformRun<Format, Format, Format>(run, CyclicMap<Format>(affine));
 }
 
-// A run and the sums of a chunk elsewhere, eight vectors of the one and eight of the other in turn:
-// the one writes while the other reads memory, and neither waits for the other's kind of traffic.
+// Takes turns between a run and the sums of a chunk elsewhere, eight vectors each: one writes while
+// the other reads memory, and neither waits for the other's kind of traffic.
 template <class Format, class After, class Map>
 HWY_INLINE void TransformAlong(const Run& run, const Map& map, ChunkSummer<Format>* summer) {
   Transform<Format, Format, Map, After> transform(run, map);

@@ -32,8 +32,8 @@ struct Params {
     element_beta = beta.AsAccumulationType(dtype);
   }
 
-  Param gamma;  // With styles, a table of them. The offset is in it, but not before it is mixed.
-  Param beta;   // Likewise a table.
+  Param gamma;  // With styles, a table. Includes the offset, but not before a mix.
+  Param beta;   // With styles, a table.
   Param mean;
   Param variance;
   Param input_bias;
@@ -52,8 +52,8 @@ struct Params {
         element_input_bias(input_bias.AsAccumulationType(spec.dtype)) {}
 };
 
-// One segment with what it shares with others. Constant while it is computed, and used by all its
-// threads.
+// One segment with the parts it shares with others. Constant while it is computed, and used by all
+// its threads.
 struct Batch {
   const NormSpec& spec;
   const Params& params;
@@ -62,7 +62,7 @@ struct Batch {
   CacheSizes caches;
   bool exceeds_caches = false;
 
-  // Of an element of the accumulation type.
+  // Bytes of an element of the accumulation type.
   std::int64_t acc_bytes() const { return spec.dtype == DType::kFloat64 ? 8 : 4; }
 
   // The same for another spec and its parameters, which must outlive it.
@@ -75,32 +75,32 @@ inline bool IsCentered(const NormSpec& spec) {
   return spec.statistics == Statistics::kMeanVariance;
 }
 
-// What a row's statistics make of its elements: (x - mean) * rstd.
+// Normalizes the elements of a row: (x - mean) * rstd.
 struct RowStatistics {
   double mean = 0;
   double rstd = 1;
 };
 
-// 1 / max(norm, eps); a NaN stays one.
+// 1 / max(norm, eps); a NaN stays a NaN.
 inline double ReciprocalOfNorm(double norm, double eps) { return 1 / (norm < eps ? eps : norm); }
 
 inline RowStatistics Finish(const Moments& moments, double eps) {
   return {moments.mean, 1 / std::sqrt(moments.m2 / moments.count + eps)};
 }
 
-// With Statistics::kMeanVariance, kMeanSquare and kRootOfSquares.
+// For Statistics::kMeanVariance, kMeanSquare and kRootOfSquares.
 inline RowStatistics Finish(const Moments& moments, const NormSpec& spec) {
   if (spec.statistics == Statistics::kRootOfSquares) {
     return {0, ReciprocalOfNorm(std::sqrt(moments.m2), spec.eps)};
   }
-  // Deviations of float64 whose squares overflow make NaN, not zeros, as in PyTorch.
+  // float64 deviations whose squares overflow give NaN, not zeros, as in PyTorch.
   if (std::isinf(moments.m2) && IsCentered(spec)) {
     return {moments.mean, std::numeric_limits<double>::quiet_NaN()};
   }
   return Finish(moments, spec.eps);
 }
 
-// To the outputs that the segment asks for.
+// Writes to the outputs that the segment asks for.
 inline void WriteStatistics(const NormSpec& spec, const Segment& segment, std::int64_t row,
                             const RowStatistics& statistics) {
   const auto write = [&](void* out, double value) {
@@ -120,25 +120,25 @@ inline bool IsModulated(const NormSpec& spec) {
   return spec.style != Style::kNone || spec.scale || spec.shift;
 }
 
-// Whether a position's channels lie together, or a channel's positions.
+// Whether a position's channels are adjacent, rather than a channel's positions.
 inline bool AreChannelsAdjacent(const NormSpec& spec, const Segment& segment) {
   return spec.layout == Layout::kChannelsLast || segment.spatial == 1;
 }
 
 // Style::kMix and kTensor: makes tables of the samples' styles, for NormalizeAnyLayout. `params`
-// are those of the batch's.
+// are the batch's.
 void NormalizeStyles(const Batch& batch, const NormParams& params, const Segment& segment);
 
-// Any spec without these styles: the choice of a way.
+// Computes any spec without these styles: selects the code for it.
 void NormalizeAnyLayout(const Batch& batch, const Segment& segment);
 
 // The same for channels first or last.
 void NormalizeFirstOrLast(const Batch& batch, const Segment& segment);
 
-// What the specialised kernels compute; normalize.cc says what that is.
+// The specialised kernels; normalize.cc says what they compute.
 //
-// Rows that are contiguous, or whose channels' runs are: channels first, spatial == 1, and rows of
-// positions whose channels are adjacent.
+// Rows, or the runs of their channels, that are contiguous: channels first, spatial == 1, and rows
+// of positions whose channels are adjacent.
 void NormalizeContiguous(const Batch& batch, const Segment& segment);
 
 // Channels last, with each row's own statistics.
@@ -150,7 +150,7 @@ void NormalizeGivenChannelsLast(const Batch& batch, const Segment& segment);
 // Layout::kInterleaved.
 void NormalizeInterleaved(const Batch& batch, const Segment& segment);
 
-// Whatever another layout's spec asks for.
+// Every other spec, except Layout::kInterleaved.
 void NormalizeStaged(const Batch& batch, const Segment& segment);
 
 }  // namespace normd::norm::cpu

@@ -1,8 +1,8 @@
-// bfloat16 by the instructions of AVX-512-BF16, which sum and round two vectors at a time. Included
+// bfloat16 by the AVX-512-BF16 instructions, which sum and round two vectors at a time. Included
 // once per target by foreach_target.h; NORMD_BFLOAT16_INSTRUCTIONS says whether the target can have
 // them, `HasBFloat16Instructions` whether the machine does.
 //
-// They take subnormal numbers for 0, so whatever could show that goes the way of BFloat16.
+// They treat subnormal numbers as 0, so values where that could show go through BFloat16's code.
 
 #if defined(NORMD_KERNELS_CPU_BFLOAT16_INSTRUCTIONS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NORMD_KERNELS_CPU_BFLOAT16_INSTRUCTIONS_INL_H_
@@ -50,8 +50,8 @@ using VFloat = hn::Vec<FloatTag>;
 using PairTag = hn::ScalableTag<std::uint16_t>;
 using VPair = hn::Vec<PairTag>;
 
-// Assembly, because Highway 1.0 has no target with these instructions, and what is compiled for a
-// target of its own is not inlined into the loops.
+// Assembly, because Highway 1.0 has no target with these instructions, and code that is compiled
+// for a target of its own is not inlined into the loops.
 HWY_INLINE VPair RoundPair(VFloat v0, VFloat v1) {
   VPair pair;
   asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(pair.raw) : "v"(v1.raw), "v"(v0.raw));
@@ -88,7 +88,7 @@ HWY_INLINE VPair NarrowPair(NativeBFloat16, D d, VFloat v0, VFloat v1) {
   return NarrowPair(BFloat16(), d, v0, v1);
 }
 
-// What sums around 0 leave of moments.
+// Sums around 0, from which moments follow.
 struct PlainSums {
   double count;
   double first;
@@ -97,7 +97,7 @@ struct PlainSums {
 
   HWY_INLINE double mean() const { return centered ? first / count : 0; }
   HWY_INLINE double m2() const { return second - (centered ? first * mean() : 0); }
-  // Whether they lose little: squares are not rounded to 0 or infinity, and the mean is at most two
+  // Whether they lose little: no square is rounded to 0 or infinity, and the mean is at most two
   // deviations from 0.
   HWY_INLINE bool Hold() const {
     constexpr double kLeastSquare = 0x1p-100;
@@ -112,9 +112,8 @@ HWY_NOINLINE inline Moments CarefulMoments(const std::uint16_t* x, std::int64_t 
 }
 
 // Sums the elements and their squares, both exact products, in place of deviations from a pivot.
-// Where the mean is so large that this would lose more than it would with a pivot, or the squares
-// so small or large that they are rounded to 0 or infinity, the chunk is summed once more, with
-// one.
+// The chunk is summed once more, with a pivot, if the mean is so large that this loses more than a
+// pivot would, or if squares were rounded to 0 or infinity.
 template <>
 class ChunkSummer<NativeBFloat16> {
  public:
@@ -190,8 +189,8 @@ class ChunkSummer<NativeBFloat16> {
 template <>
 inline constexpr std::size_t kMaxChannels<NativeBFloat16> = hn::MaxLanes(PairTag());
 
-// A vector of channels of two positions at a time: their elements in turn are pairs whose products
-// the instruction adds, which leaves the channels out of order.
+// A vector of channels of two positions at a time. Their interleaved elements are pairs whose
+// products the instruction adds, which leaves the channels out of order.
 template <bool kPart>
 class ChannelPairs {
  public:
@@ -211,7 +210,7 @@ class ChannelPairs {
     for (; i < positions; i += 2) Add<1>(i, row_if_any);
   }
 
-  // Those of each channel.
+  // Stores the sums of each channel.
   HWY_INLINE void Store(double* first, double* second) const {
     StoreInOrder(first_, first);
     StoreInOrder(second_, second);
@@ -249,7 +248,7 @@ class ChannelPairs {
     }
   }
 
-  // Of each eight channels, which are a block of 128 bits, the first four are in the lower half.
+  // In each block of 128 bits, which is eight channels, the first four are in the lower half.
   static HWY_INLINE void StoreInOrder(const WideSum<FloatTag> (&sums)[2], double* to) {
     HWY_ALIGN double halves[2][kLanes];
     for (int half = 0; half < 2; ++half) StoreWide(FloatTag(), sums[half], halves[half]);
@@ -303,7 +302,7 @@ struct ChannelTiles<NativeBFloat16> {
       all_hold = all_hold && hold[c];
     }
     if (all_hold) return;
-    // The others are summed around pivots.
+    // The remaining channels are summed around pivots.
     using Careful = ChannelTiles<BFloat16>;
     for (std::size_t begin = 0; begin < channels; begin += kMaxChannels<BFloat16>) {
       TileResult<BFloat16> careful;

@@ -1,5 +1,4 @@
-// The buffer of the accumulation type that stages pass their values through. Included once per
-// target by foreach_target.h.
+// The buffer of the accumulation type between stages. Included once per target by foreach_target.h.
 
 #if defined(NORMD_KERNELS_CPU_BUFFER_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NORMD_KERNELS_CPU_BUFFER_INL_H_
@@ -25,7 +24,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class Acc>
 using BufferFormat = std::conditional_t<std::is_same_v<Acc, double>, Float64, Float32>;
 
-// Read vectors of memory of the type, or of a buffer: all lanes, or the first `count`.
+// Read vectors of tensor memory or of a buffer: all lanes, or the first `count`.
 template <class Format>
 struct FullLoader {
   HWY_INLINE hn::Vec<AccTag<Format>> Memory(const typename Format::Lane* p) const {
@@ -48,7 +47,7 @@ struct PartLoader {
   }
 };
 
-// Full vectors with body(i), what is left with part(i, n).
+// Calls body(i) for full vectors and part(i, n) for the rest.
 template <class D, class Body, class Part>
 HWY_INLINE void ForVectors(D d, std::int64_t count, const Body& body, const Part& part) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));

@@ -1,8 +1,8 @@
 // Moments of each channel of a block of positions x channels. Included once per target by
 // foreach_target.h.
 //
-// Positions go by in small blocks that stay in the cache, channels in tiles of vectors: each tile
-// keeps its sums in registers while it walks down the block's positions.
+// Positions are taken in small blocks that stay in the cache, channels in tiles of vectors. Each
+// tile keeps its sums in registers while it walks down the block's positions.
 
 #if defined(NORMD_KERNELS_CPU_CHANNEL_MOMENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NORMD_KERNELS_CPU_CHANNEL_MOMENTS_INL_H_
@@ -26,8 +26,8 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Memory that is needed next: from an address on, eight vectors at a time, which lie together or
-// each `stride` bytes from the one before.
+// Memory that is needed next: from an address on, eight vectors at a time, adjacent or `stride`
+// bytes apart.
 struct Ahead {
   HWY_INLINE void FetchEight(std::uintptr_t vector_bytes) {
     if (stride == 0) {
@@ -44,7 +44,7 @@ struct Ahead {
   std::uintptr_t stride = 0;
 };
 
-// A vector of channels of consecutive positions; `left` channels where fewer than a vector remain.
+// A vector of channels of consecutive positions; only `left` channels if kPart.
 template <class Format, bool kPart>
 class ChannelTile {
  public:
@@ -67,7 +67,7 @@ class ChannelTile {
         sum, hn::Set(D(), typename Format::Acc{1} / static_cast<typename Format::Acc>(positions)));
   }
 
-  // Meanwhile it fetches as much memory as it reads, as `ahead` says.
+  // Meanwhile it prefetches as much memory as it reads, as `ahead` says.
   HWY_INLINE void Accumulate(std::int64_t positions, V pivot, Ahead ahead,
                              DeviationSums<D>* sums) const {
     const D d;
@@ -98,7 +98,7 @@ HWY_INLINE void StoreWide(D d, const WideSum<D>& sum, double* to) {
   (void)d;
 }
 
-// Channels of a tile.
+// The channels of a tile.
 template <class Format>
 inline constexpr std::size_t kMaxChannels = hn::MaxLanes(AccTag<Format>());
 
@@ -115,8 +115,8 @@ template <class Format, bool kPart>
 HWY_INLINE void TileMoments(const ChannelTile<Format, kPart>& tile, std::int64_t positions,
                             bool centered, std::size_t channels, Ahead ahead,
                             TileResult<Format>* result) {
-  // In double the mean of several equal numbers may be another one: then a constant row would have
-  // a variance.
+  // In double, the mean of several equal numbers may differ from them, and a constant row would
+  // have a variance.
   constexpr bool kDouble = std::is_same_v<typename Format::Acc, double>;
   constexpr std::int64_t kPivotPositions = kDouble ? 1 : 16;
   using D = AccTag<Format>;
@@ -161,10 +161,10 @@ HWY_INLINE void MergeTile(const TileResult<Format>& tile, std::int64_t before,
   }
 }
 
-// How the moments of a tile are taken, and how many channels it has at most.
+// How a tile's moments are computed, and how many channels it has at most.
 template <class Format>
 struct ChannelTiles {
-  // About half of a first-level cache: a line that a tile has a part of is still there for the
+  // About half of a first-level cache: a line that one tile has read in part is still there for the
   // next.
   static constexpr std::int64_t kBlockElements = 4096;
 
@@ -172,7 +172,7 @@ struct ChannelTiles {
     return static_cast<std::int64_t>(hn::Lanes(AccTag<Format>()));
   }
 
-  // Of `channels` <= Lanes() channels from x on.
+  // Takes `channels` <= Lanes() channels from x on.
   static HWY_INLINE void Take(const typename Format::Lane* x, std::int64_t stride,
                               std::int64_t positions, bool centered, std::size_t channels,
                               Ahead ahead, TileResult<Format>* result) {
@@ -200,8 +200,8 @@ void ChannelMoments(const ChannelBlock& block, bool centered, double* mean, doub
     for (std::int64_t c = 0; c < channels; c += lanes) {
       const std::size_t width = static_cast<std::size_t>(std::min(lanes, channels - c));
       TileResult<Format> result;
-      // Tile by tile, the whole of the next block: a tile's own columns are too far apart for the
-      // hardware to foresee. Where positions lie together, so does what the tiles fetch.
+      // Tile by tile, prefetch the whole next block: a tile's own columns are too far apart for the
+      // hardware prefetcher. Where positions lie together, so does the memory that the tiles fetch.
       Ahead ahead;
       ahead.address = reinterpret_cast<std::uintptr_t>(rows) +
                       static_cast<std::uintptr_t>(positions * stride) * sizeof(*x);

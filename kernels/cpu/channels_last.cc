@@ -15,7 +15,7 @@
 namespace normd::norm::cpu {
 namespace {
 
-// center, scale and shift of every channel, as CyclicAffine wants them.
+// center, scale and shift of every channel, in CyclicAffine's form.
 template <class Acc>
 class CyclicTable {
  public:
@@ -24,10 +24,10 @@ class CyclicTable {
         period_(channels * ((kCyclicPadding + channels - 1) / channels)),
         values_(static_cast<std::size_t>(3 * (period_ + kCyclicPadding))) {}
 
-  // Before the channels of a sample.
+  // Call before the channels of a sample.
   void Clear() { factors_.Clear(); }
 
-  // Of each channel in turn.
+  // Call for each channel in turn.
   void Set(std::int64_t channel, const Affine& affine) {
     Acc* center = values_.data() + channel;
     *center = static_cast<Acc>(affine.center);
@@ -37,10 +37,10 @@ class CyclicTable {
         static_cast<Acc>(affine.shift + LostShift<Acc>(affine.center, affine.scale));
   }
 
-  // Of a channel that is set, before the next one: another factor than 1.
+  // Call for a channel that is set, before the next one, if its factor is not 1.
   void SetInputFactor(std::int64_t channel, double factor) { factors_.Add(channel, factor); }
 
-  // After every channel is set.
+  // Call after every channel is set.
   void Repeat() {
     factors_.Finish(channels_);
     if (factor_ = CenterFactor<Acc>(largest_center_); factor_ != 1) {
@@ -56,7 +56,7 @@ class CyclicTable {
     }
   }
 
-  // Calls apply(at, count, affine) for the parts of elements [first, end) of a sample whose
+  // Calls apply(at, count, affine) for those parts of elements [first, end) of a sample whose
   // channels have one factor.
   template <class Apply>
   void ForParts(std::int64_t first, std::int64_t end, const Apply& apply) const {
@@ -102,7 +102,7 @@ class Samples {
         channels_(batch.spec.channels),
         groups_(batch.spec.groups),
         fold_(channels_ < 256 ? 16 / std::gcd<std::int64_t>(channels_, 16) : 1) {
-    // A few hundred positions at least, at most 64 slices.
+    // A slice has a few hundred positions at least; there are at most 64.
     const std::int64_t unit = fold_ * 64;
     const std::int64_t wanted =
         std::max({kTaskElements / channels_, segment.spatial / 64, std::int64_t{1}});
@@ -115,7 +115,7 @@ class Samples {
     return (segment_.spatial + slice_positions_ - 1) / slice_positions_;
   }
 
-  // The moments of each group over one slice, to out[groups].
+  // Writes the moments of each group over one slice to out[groups].
   void SliceMoments(std::int64_t sample, std::int64_t slice, Moments* out) const {
     const std::int64_t begin = slice * slice_positions_;
     const std::int64_t positions = std::min(slice_positions_, segment_.spatial - begin);
@@ -128,8 +128,8 @@ class Samples {
       return;
     }
     std::fill(out, out + groups_, Moments());
-    // `fold_` positions side by side are one position of fold_ times the channels: then a vector
-    // holds no padding even if there are fewer channels than lanes.
+    // `fold_` adjacent positions count as one position with fold_ times the channels: a vector then
+    // has no padding even if there are fewer channels than lanes.
     const std::int64_t folded = positions / fold_;
     if (folded > 0) AddBlock(first, folded, fold_, out);
     if (const std::int64_t rest = positions - folded * fold_; rest > 0) {
@@ -179,8 +179,9 @@ class Samples {
     const std::int64_t group_channels = channels_ / groups_;
     for (std::int64_t group = 0; group < groups_; ++group) {
       const double columns = static_cast<double>(fold * group_channels);
-      // All columns count alike, so their mean is plain, and so is the spread of their means;
-      // around the first one, so that the mean of equal ones is theirs.
+      // All columns have the same weight, so their mean is a plain one, and so is the spread of
+      // their means. The mean is taken around the first column's, so that it is exact for equal
+      // columns.
       const auto for_columns = [&](auto visit) {
         for (std::int64_t k = 0; k < fold; ++k) {
           const std::int64_t from = k * channels_ + group * group_channels;
@@ -212,7 +213,7 @@ class Samples {
 template <class Acc>
 void NormalizeSamples(const Batch& batch, const Segment& segment) {
   const Samples samples(batch, segment);
-  // Samples over cores where there are plenty, and the slices of each over cores otherwise.
+  // Parallel over samples if there are many, else over the slices of each.
   const bool split = segment.samples < 4 * batch.parallel.threads();
   const Parallel inner = split ? batch.parallel : Parallel(1);
   const std::int64_t grain =

@@ -24,7 +24,7 @@ HWY_INLINE V CombineWith(D d, Combine combine, V v, V other) {
     case Combine::kAdd: return hn::Add(v, other);
     case Combine::kMultiply: return hn::Mul(v, other);
     case Combine::kMultiplySilu: return hn::Mul(v, TimesSigmoid(d, other, other));
-    // The exponential loses a NaN, which v brings back only where it is one too.
+    // The exponential loses a NaN; v restores it only if v is a NaN too.
     case Combine::kMultiplySigmoid:
       return hn::IfThenElse(hn::IsNaN(other), other, TimesSigmoid(d, v, other));
   }

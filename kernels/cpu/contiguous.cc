@@ -1,11 +1,12 @@
-// Rows that are one run of memory.
+// Rows that are contiguous in memory.
 //
-// Two strategies with the same bits, because a row's moments are always merged over the same chunks
-// and parts in the same order: rows over cores, where each core brings a row into its own cache
-// once; or, where rows are few or too long for that, each row's parts over cores.
+// Two strategies give the same bits, because a row's moments are always merged over the same chunks
+// and parts in the same order. Either whole rows are spread over cores, and each core reads a row
+// into its own cache once; or, if rows are too few or too long, each row's parts are.
 //
-// What exceeds the caches is written while the next row is read: reading alone and writing alone
-// each leave half of the memory's capacity idle. Short rows in the caches go by several at a time.
+// Rows that exceed the caches are written while the next row is read: reading alone and writing
+// alone each leave half of the memory's capacity idle. Short rows in the caches are computed
+// several at a time.
 
 #include <algorithm>
 #include <cstdint>
@@ -24,9 +25,9 @@ namespace {
 constexpr std::int64_t kMaxTogether = 4;
 constexpr std::int64_t kTogetherBytes = 32 << 10;
 constexpr std::int64_t kTileElements = 2048;
-// Shorter runs of one channel are not worth going along with the next row's sums.
+// Shorter runs of one channel are not worth overlapping with the next row's sums.
 constexpr std::int64_t kMinRunElements = 256;
-// Elementwise rows bring gamma and beta along: four arrays that must fit a first-level cache
+// Elementwise rows also read gamma and beta: four arrays that must fit a first-level cache
 // together.
 constexpr std::int64_t kMaxElementwiseElements = 2048;
 
@@ -74,7 +75,7 @@ class ContiguousRows {
     Apply(row, statistics, begin, std::min(begin + kPartElements, length_));
   }
 
-  // ApplyPart, and the PartMoments of the row after it.
+  // ApplyPart, overlapped with PartMoments of the next row.
   Moments ApplyPartAlong(std::int64_t row, const RowStatistics& statistics,
                          std::int64_t part) const {
     const std::int64_t end = std::min((part + 1) * kPartElements, length_);
@@ -117,8 +118,8 @@ class ContiguousRows {
     return std::min(kMaxTogether, kTogetherBytes / row_bytes);
   }
 
-  // The statistics of a row take a chain of dependent steps, during which the processor can sum the
-  // next one; gamma and beta are read once for all.
+  // The statistics of a row are a chain of dependent steps, during which the processor can sum the
+  // next row; gamma and beta are read once for all.
   void NormalizeTogether(std::int64_t begin, std::int64_t end) const {
     RowStatistics statistics[kMaxTogether];
     for (std::int64_t row = begin; row < end; ++row) {
@@ -140,7 +141,7 @@ class ContiguousRows {
   // Elements [begin, end) of the row.
   void Apply(std::int64_t row, const RowStatistics& statistics, std::int64_t begin,
              std::int64_t end) const {
-    // Given statistics are the only ones that have not read the row before.
+    // With given statistics, nothing has read the row before.
     if (given_) MakeSource(batch_, segment_, row * length_ + begin, end - begin);
     places_.ForChannels(
         row, begin, end, [&](std::int64_t at, std::int64_t count, std::int64_t channel) {
@@ -190,8 +191,8 @@ class ContiguousRows {
   const std::int64_t length_;
 };
 
-// Rows over cores leave cores idle at the end of few rows, and need a place in the shared cache for
-// as many rows as there are cores.
+// Spreading rows over cores leaves cores idle when few rows remain, and needs room in the shared
+// cache for a row per core.
 bool SplitsRows(const Batch& batch, const ContiguousRows& rows) {
   const std::int64_t threads = batch.parallel.threads();
   if (threads == 1 || rows.parts() == 1) return false;
@@ -205,7 +206,7 @@ bool SplitsRows(const Batch& batch, const ContiguousRows& rows) {
 void NormalizeSplit(const Batch& batch, const ContiguousRows& rows) {
   const bool along = rows.HasTwoAtATime();
   std::vector<Moments> parts(rows.given() ? 0 : static_cast<std::size_t>(rows.parts()));
-  // Runs visit(part) for every part, over the cores; moments that it returns go to their slots.
+  // Runs visit(part) for every part, over the cores; returned moments go to their slots.
   const auto for_parts = [&](auto visit) {
     batch.parallel.For(rows.parts(), 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t part = begin; part < end; ++part) visit(part);

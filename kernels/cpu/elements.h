@@ -1,4 +1,4 @@
-// Elements of tensors that begin at any byte.
+// Access to elements of tensors that begin at any byte.
 
 #ifndef NORMD_KERNELS_CPU_ELEMENTS_H_
 #define NORMD_KERNELS_CPU_ELEMENTS_H_

@@ -1,4 +1,4 @@
-// Vectors of the accumulation type from and to memory of each DType. Included once per target by
+// Vector loads and stores between the accumulation type and each DType. Included once per target by
 // foreach_target.h.
 
 #if defined(NORMD_KERNELS_CPU_FORMATS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -20,7 +20,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A DType as it lies in memory (Lane) and as it is computed (Acc).
+// A DType: its form in memory (Lane) and in computation (Acc).
 struct Float32 {
   using Lane = float;
   using Acc = float;
@@ -45,7 +45,8 @@ using HalfTag = hn::Rebind<std::uint16_t, D>;
 template <class Format>
 constexpr bool kIsHalf = sizeof(typename Format::Lane) == 2;
 
-// Masked loads and stores that touch nothing beyond the mask; elsewhere a bounce buffer does it.
+// Masked loads and stores that touch nothing beyond the mask. Targets without them use a bounce
+// buffer.
 template <class Format>
 constexpr bool kMaskedMemory = !HWY_MEM_OPS_MIGHT_FAULT && !kIsHalf<Format>;
 
@@ -81,7 +82,7 @@ HWY_INLINE hn::Vec<D> Widen(BFloat16, D d, VHalf bits) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, bits)));
 }
 
-// The low 16 bits of each lane, which are all that is set.
+// The low 16 bits of each lane; the others are 0.
 template <class D, class VU32>
 HWY_INLINE hn::Vec<HalfTag<D>> TakeLow16(D, VU32 bits) {
   const hn::RebindToSigned<D> di;
@@ -103,7 +104,7 @@ HWY_INLINE hn::Vec<HalfTag<D>> Narrow(Float16, [[maybe_unused]] D d, hn::Vec<D> 
   // 0xC8000FFF is half a unit less a bit, less the difference of the exponents' biases.
   const auto normal =
       hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, hn::Set(du, 0xC8000FFFu)), odd));
-  // The spacing of floats in [0.5, 1) is that of float16's subnormals: the sum rounds to it.
+  // The spacing of floats in [0.5, 1) is that of float16's subnormals, so the sum rounds to it.
   const auto subnormal =
       hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(d, magnitude), hn::Set(d, 0.5f))),
               hn::Set(du, 0x3F000000u));
@@ -114,7 +115,7 @@ HWY_INLINE hn::Vec<HalfTag<D>> Narrow(Float16, [[maybe_unused]] D d, hn::Vec<D> 
 #endif
 }
 
-// v rounded to bfloat16, in the upper half of each lane; below lies what was rounded.
+// v rounded to bfloat16, in the upper half of each lane; the lower half is unspecified.
 template <class D>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> RoundToUpperHalf(D, hn::Vec<D> v) {
   const hn::RebindToUnsigned<D> du;
@@ -131,7 +132,7 @@ HWY_INLINE hn::Vec<HalfTag<D>> Narrow(BFloat16, D d, hn::Vec<D> v) {
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// Two vectors as one.
+// Loads two vectors as one.
 template <class Format, class D>
 HWY_INLINE hn::Vec<hn::Twice<HalfTag<D>>> NarrowPair(Format format, D d, hn::Vec<D> v0,
                                                      hn::Vec<D> v1) {
@@ -163,7 +164,7 @@ HWY_INLINE void Store(Format format, D d, hn::Vec<D> v, typename Format::Lane* p
   }
 }
 
-// Two vectors to consecutive memory.
+// Stores two vectors to consecutive memory.
 template <class Format, class D>
 HWY_INLINE void StorePair(Format format, D d, hn::Vec<D> v0, hn::Vec<D> v1,
                           typename Format::Lane* p) {
@@ -177,7 +178,7 @@ HWY_INLINE void StorePair(Format format, D d, hn::Vec<D> v0, hn::Vec<D> v1,
   Store(format, d, v1, p + hn::Lanes(d));
 }
 
-// The same past the caches; p is aligned to StreamAlignment().
+// The same, bypassing the caches; p is aligned to StreamAlignment().
 template <class Format, class D>
 HWY_INLINE void StreamPair(Format format, D d, hn::Vec<D> v0, hn::Vec<D> v1,
                            typename Format::Lane* p) {
@@ -193,7 +194,7 @@ HWY_INLINE void StreamPair(Format format, D d, hn::Vec<D> v0, hn::Vec<D> v1,
   }
 }
 
-// Bytes to which StreamPair's destination is aligned.
+// The alignment of StreamPair's destination, in bytes.
 template <class D>
 HWY_INLINE std::size_t StreamAlignment(D d) {
   return hn::Lanes(d) * sizeof(hn::TFromD<D>);

@@ -1,4 +1,4 @@
-// What is normalized, on vectors: x and what joins it before. Included once per target by
+// The normalized values, on vectors: x and the inputs added to it. Included once per target by
 // foreach_target.h.
 
 #if defined(NORMD_KERNELS_CPU_INPUT_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -25,7 +25,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// v as memory would have it.
+// v rounded as a store to memory would round it.
 template <class Format, class D, class V = hn::Vec<D>>
 HWY_INLINE V Round(Format format, D d, V v) {
   if constexpr (std::is_base_of_v<BFloat16, Format>) {
@@ -38,8 +38,8 @@ HWY_INLINE V Round(Format format, D d, V v) {
   }
 }
 
-// A vector of an InputRun, however much of it exists: Loader says how lanes are read. kSumOnly: it
-// is x, or x and a residual, and the compiler need not look for more.
+// A vector of an InputRun, whole or in part: Loader reads the lanes. kSumOnly: it is x, or x plus a
+// residual, so the compiler drops all other cases.
 template <class Format, bool kSumOnly>
 class InputLine {
  public:

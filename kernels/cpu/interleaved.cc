@@ -1,10 +1,10 @@
 // Rows whose channels and positions take turns in memory (Layout::kInterleaved).
 //
-// A tile of positions is copied out of the tensors into a buffer of the thread's, where its rows
-// lie channels first or last, computed there in place as such a segment, and copied back: the
-// tensors are read and written once, and the buffer stays in the core's second cache where a row
-// fits it. The innermost run decides the buffer's layout, so that copies move runs. Tiles depend on
-// the spec and the runs alone, so bits do not depend on threads or samples.
+// A tile of positions is copied out of the tensors into a buffer of the thread. There its rows lie
+// channels first or last, are computed in place as such a segment, and are copied back. The tensors
+// are read and written once, and the buffer stays in the core's second-level cache if a row fits
+// it. The innermost run decides the buffer's layout, so that copies move runs. Tiles depend on the
+// spec and the runs alone, so bits do not depend on threads or samples.
 
 #include "kernels/interleaved.h"
 
@@ -20,14 +20,14 @@
 namespace normd::norm::cpu {
 namespace {
 
-// What a tile's tensors take together, where their rows let them.
+// The size of a tile's tensors together, unless their rows are longer.
 constexpr std::int64_t kTileBytes = 256 << 10;
-// A line of a cache of positions at least, where these are innermost: what is read of it is used.
+// If positions are innermost, at least a cache line of them: no part of a line is read in vain.
 constexpr std::int64_t kLineBytes = 64;
 
 std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// `count` elements that lie together, `place` elements from where a tile or sample begins.
+// `count` adjacent elements, `place` elements from the beginning of a tile or sample.
 struct TogetherRun {
   std::int64_t place;
   std::int64_t count;
@@ -38,7 +38,8 @@ void CopyWord(const char* from, char* to) {
   std::memcpy(to, from, kBytes);
 }
 
-// In words, the last of which may lie over the one before it: most runs are too short for a call.
+// Copies in words, the last of which may overlap the one before it: most runs are too short for a
+// call of memcpy.
 template <std::size_t kBytes>
 void CopyWords(const char* from, char* to, std::size_t bytes) {
   std::size_t at = 0;
@@ -62,7 +63,7 @@ void CopyRun(const char* from, char* to, std::size_t bytes) {
   }
 }
 
-// A spec and a segment with their shortest runs, and how they are cut.
+// A spec and a segment with their shortest runs, and their division into tiles.
 class Tiling {
  public:
   Tiling(const NormSpec& spec, const Segment& segment)
@@ -78,7 +79,7 @@ class Tiling {
     const int tensors = 1 + (spec.residual ? 1 : 0) + (spec.takes_other() ? 1 : 0);
     positions_ = std::max<std::int64_t>(1, kTileBytes / (channels_ * element * tensors));
     if (positions_innermost_) {
-      // Whole lines, and of short innermost runs whole runs.
+      // Whole lines; if innermost runs are short, whole runs.
       const std::int64_t run = places_.spatial_runs.back();
       const std::int64_t line = std::min(run, kLineBytes / element);
       positions_ = CeilDiv(positions_, line) * line;
@@ -92,7 +93,7 @@ class Tiling {
   std::int64_t tiles() const { return CeilDiv(spatial_, positions_); }
   std::int64_t elements() const { return positions_ * channels_; }
 
-  // The runs of the tile's positions, which its channels share.
+  // Finds the runs of the tile's positions; its channels share them.
   void FindPositions(std::int64_t first, std::int64_t count, std::vector<TogetherRun>* runs) const {
     runs->clear();
     const std::int64_t run = positions_innermost_ ? places_.spatial_runs.back() : 1;
@@ -123,7 +124,7 @@ class Tiling {
   const std::int64_t channels_;
   const std::int64_t spatial_;
   const bool positions_innermost_;
-  std::int64_t positions_;  // Of a tile.
+  std::int64_t positions_;  // The positions of a tile.
   std::vector<TogetherRun> channel_runs_;
 };
 
@@ -138,7 +139,7 @@ class TileCopy {
         own_sum_(batch.spec.residual_out && !batch.spec.residual),
         own_y_(y_element_ != element_),
         spec_(batch.spec) {
-    // Aligned to lines: the loops like it.
+    // The loops are faster on aligned lines.
     tensor_bytes_ = CeilDiv(tiling.elements() * element_, kLineBytes) * kLineBytes;
     const int tensors = 1 + (spec_.residual ? 1 : 0) + (spec_.takes_other() ? 1 : 0) +
                         (own_sum_ ? 1 : 0) + (own_y_ ? 1 : 0);
@@ -155,7 +156,7 @@ class TileCopy {
     y_ = own_y_ ? Take() : x_;
   }
 
-  // Positions [first, first + count) of a segment of one sample.
+  // Normalizes positions [first, first + count) of a segment of one sample.
   void Normalize(const Segment& sample, std::int64_t first, std::int64_t count) {
     tiling_.FindPositions(first, count, &positions_);
     Gather(sample.x, x_);
@@ -213,14 +214,14 @@ class TileCopy {
   const std::int64_t y_element_;
   const bool own_sum_;
   const bool own_y_;
-  NormSpec spec_;  // Of the tile.
+  NormSpec spec_;  // The tile's spec.
   std::int64_t tensor_bytes_;
   std::unique_ptr<char[]> memory_;
   char* next_;
   char* x_;
   char* residual_;
   char* other_;
-  char* sum_;  // What residual_out is copied from.
+  char* sum_;  // Copied to residual_out.
   char* y_;
   std::vector<TogetherRun> positions_;
 };

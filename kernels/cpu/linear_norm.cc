@@ -17,19 +17,19 @@
 namespace normd::norm::cpu {
 namespace {
 
-// z and what is gathered of x, for all rows of a panel: they stay in the shared cache until the
-// norm has read them, and the weight is read once for each panel.
+// The size of z and of the gathered rows of x, for all rows of a panel: they stay in the shared
+// cache until the norm has read them, and the weight is read once for each panel.
 constexpr std::int64_t kPanelBytes = 16 << 20;
 constexpr std::int64_t kMaxPanelRows = 1024;
 // Below this many multiplications, waking another thread costs more than it saves.
 constexpr std::int64_t kSerialProducts = 2 << 20;
-// Blocks of more rows than kMinTaskRows are used where each thread gets so many of them.
+// Blocks of more rows than kMinTaskRows are used if each thread gets this many of their rows.
 constexpr std::int64_t kMinTaskRows = 64;
 constexpr std::int64_t kTasksPerThread = 4;
-// A task of the pass over rows is worth this many elements at least.
+// A task of the pass over rows has at least this many elements.
 constexpr std::int64_t kRowTaskElements = 16 << 10;
 constexpr std::int64_t kRowsTogether = 8;
-// What reading the weight costs a block, in rows: decides between padding and smaller blocks.
+// The cost of reading the weight for a block, in rows: decides between padding and smaller blocks.
 constexpr std::int64_t kBlockOverheadRows = 8;
 
 struct Row {
@@ -63,12 +63,12 @@ class Floats {
   std::int64_t size_ = 0;
 };
 
-// What one call of Compute needs; it is kept for the next.
+// The memory of one call of Compute, kept for the next.
 struct Workspace {
   std::vector<Row> rows;         // The rows of the panel.
   std::vector<RowBlock> blocks;  // The same rows in blocks.
-  // Rows of x as the products read them, row by row; those of blocks that are read in place are
-  // left out.
+  // Rows of x in the form that the products read, row by row; rows of blocks that are read in place
+  // are left out.
   struct Gathered {
     const void* x = nullptr;  // Null: padding.
     float* to = nullptr;
@@ -146,7 +146,7 @@ class LinearNorm::Impl::Batch {
   }
 
  private:
-  // The largest block of which the panel has enough for all threads.
+  // The largest block size of which the panel has enough blocks for all threads.
   std::int64_t LargestBlock() const {
     const auto rows = static_cast<std::int64_t>(workspace_.rows.size());
     for (const std::int64_t size : product_.block_rows()) {
@@ -171,7 +171,7 @@ class LinearNorm::Impl::Batch {
                              [&](std::int64_t a, std::int64_t b) { return cost(a) < cost(b); });
   }
 
-  // Where the block's rows lie as the products read them, if they do.
+  // Where the block's rows lie in the products' form; null if they do not.
   const float* InPlace(std::int64_t first, std::int64_t rows) const {
     const auto at = [&](std::int64_t row) {
       return workspace_.rows[static_cast<std::size_t>(row)].x;
@@ -184,7 +184,7 @@ class LinearNorm::Impl::Batch {
     return reinterpret_cast<const float*>(at(first));
   }
 
-  // Tells the rows from `first` on that are in the block where their z will be.
+  // Tells the block's rows, from `first` on, where their z will be.
   void PlaceRows(std::int64_t first, const RowBlock& block) {
     const std::int64_t columns = product_.tile_columns();
     const auto rows = static_cast<std::int64_t>(workspace_.rows.size());
@@ -214,7 +214,7 @@ class LinearNorm::Impl::Batch {
             {padding ? nullptr : workspace_.rows[static_cast<std::size_t>(row)].x, nullptr});
       }
     }
-    // Now that it is known how many there are.
+    // Only now is their number known.
     const std::int64_t in = layer_.spec.in_features;
     float* to = workspace_.x.Reserve(static_cast<std::int64_t>(workspace_.gathered.size()) * in);
     std::size_t next = 0;
@@ -269,7 +269,7 @@ class LinearNorm::Impl::Batch {
     });
   }
 
-  // The statistics come first: one row's divisions and its root go along with the next one's sums.
+  // The statistics come first: one row's divisions and root overlap with the next one's sums.
   void FinishRows(const Row* rows, std::int64_t count) const {
     RowStatistics statistics[kRowsTogether];
     for (std::int64_t i = 0; i < count; ++i) {

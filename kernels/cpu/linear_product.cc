@@ -11,8 +11,8 @@
 
 #include "kernels/cpu/params.h"
 
-// oneDNN of the distributions computes with OpenMP's threads, which know nothing of ours. Its
-// runtime is in the process if oneDNN brought it; a build of oneDNN without it leaves these null.
+// The distributions' oneDNN computes with OpenMP's threads, which are unaware of ours. OpenMP's
+// runtime is in the process if oneDNN needs it; these symbols are null otherwise.
 extern "C" {
 __attribute__((weak)) int omp_get_max_threads(void);
 __attribute__((weak)) void omp_set_num_threads(int threads);
@@ -24,20 +24,20 @@ namespace {
 using Type = dnnl::memory::data_type;
 using Tag = dnnl::memory::format_tag;
 
-// A tile's columns by 64 rows is a task of a good size.
+// A tile's columns by 64 rows make a good task size.
 constexpr std::int64_t kMaxTileColumns = 128;
 constexpr std::int64_t kColumnStep = 16;
-// From the size that is fastest to the one that wastes nothing on a single row. A tile's weights
-// for many input features exceed a core's cache: the more rows, the less often they are read.
+// From the fastest size to the one that wastes nothing on a single row. A tile's weights for many
+// input features exceed a core's cache: the more rows, the less often they are read.
 constexpr std::int64_t kBlockRows[] = {256, 64, 32, 16, 8, 4, 2, 1};
 
 std::int64_t RoundUp(std::int64_t value, std::int64_t step) {
   return (value + step - 1) / step * step;
 }
 
-// While it lives, oneDNN computes on so many threads when this thread calls it. With one, our
-// threads are its parallelism. The number is the calling thread's own, so the caller's other uses
-// of OpenMP are not touched.
+// Sets the number of threads on which oneDNN computes for this thread, while it lives. With one,
+// our threads are its parallelism. The number belongs to the calling thread, so the caller's other
+// uses of OpenMP are not touched.
 class ThreadCount {
  public:
   explicit ThreadCount(int threads) {
@@ -55,7 +55,7 @@ class ThreadCount {
   int before_ = 0;
 };
 
-// Runs call(), which returns a Status and may meet oneDNN's exceptions.
+// Runs call(), which returns a Status, and converts oneDNN's exceptions.
 template <class Call>
 Status Guarded(const Call& call, int threads = 1) {
   try {
@@ -75,7 +75,7 @@ dnnl::memory::desc Matrix(std::int64_t rows, std::int64_t columns, Tag tag) {
   return {{rows, columns}, Type::f32, tag};
 }
 
-// An empty `bias`: none.
+// An empty `bias` means none.
 dnnl::matmul::primitive_desc MatmulDesc(const dnnl::engine& engine, const dnnl::memory::desc& x,
                                         const dnnl::memory::desc& weight,
                                         const dnnl::memory::desc& bias,
@@ -96,7 +96,7 @@ struct Tile {
   dnnl::memory bias;
 };
 
-// One size of block.
+// The product for one block size.
 struct Product {
   std::int64_t rows = 0;
   dnnl::matmul::primitive_desc desc;
@@ -136,7 +136,7 @@ Status LinearProduct::Impl::CreateProducts() {
                     MatmulDesc(engine, Matrix(rows, in, Tag::ab), weight,
                                Matrix(1, columns, Tag::ab), Matrix(rows, columns, Tag::ab)),
                     {}};
-    // The first size chooses how the weight is packed; the others take it so. The reference
+    // The first size decides how the weight is packed; the others use that. The reference
     // implementation takes everything, at a thousandth of the speed.
     const bool reference = std::strncmp(product.desc.impl_info_str(), "ref", 3) == 0;
     if (reference && !products.empty()) continue;
@@ -151,7 +151,7 @@ Status LinearProduct::Impl::CreateProducts() {
 Tile LinearProduct::Impl::PackTile(const float* weight_rows, const float* bias) const {
   Tile tile{dnnl::memory(products.front().desc.weights_desc(), engine),
             dnnl::memory(products.front().desc.bias_desc(), engine)};
-  // The transpose of the rows, as it lies there. oneDNN's interface has no const; it only reads.
+  // The transpose of the rows, in place. oneDNN's interface has no const; it only reads.
   dnnl::memory plain(Matrix(in, columns, Tag::ba), engine, const_cast<float*>(weight_rows));
   dnnl::stream stream(engine);
   dnnl::reorder(plain, tile.weight).execute(stream, plain, tile.weight);
@@ -185,7 +185,7 @@ void LinearProduct::Impl::Pack(const LinearNormParams& params) {
   }
 }
 
-// Runs one product after the other.
+// Runs products one after another.
 class LinearProduct::Impl::Multiplier {
  public:
   explicit Multiplier(const Impl& impl) : impl_(impl), stream_(impl.engine) {}
@@ -222,7 +222,7 @@ class LinearProduct::Impl::Multiplier {
 };
 
 void LinearProduct::Impl::KeepWhatAgrees() {
-  // Any numbers of both signs whose products do not cancel to nothing.
+  // Arbitrary numbers of both signs whose products do not cancel.
   std::uint32_t state = 1;
   const auto next = [&state] {
     state = state * 1664525u + 1013904223u;
@@ -306,7 +306,7 @@ struct BareProduct::Impl {
         out(out_features),
         weight(weight_in, weight_in + in_features * out_features) {}
 
-  // At the first call, because the primitive is made for a number of threads.
+  // Runs at the first call, because the primitive is made for a number of threads.
   void Prepare() {
     desc = MatmulDesc(engine, Matrix(samples, in, Tag::ab), Matrix(in, out, Tag::any), {},
                       Matrix(samples, out, Tag::ab));

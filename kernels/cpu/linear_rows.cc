@@ -9,7 +9,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/linear_rows.cc"
 #include "hwy/foreach_target.h"
-// The above comes first: it includes this file once per target.
+// The macros come first: this header includes this file once per target.
 #include "hwy/highway.h"
 #include "kernels/cpu/apply-inl.h"
 
@@ -22,7 +22,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = AccTag<Float32>;
 using V = hn::Vec<D>;
 
-// Calls full(i) for whole vectors from element i on, and part(i, n) for the n that are left.
+// Calls full(i) for whole vectors from element i on, and part(i, n) for the remaining n.
 template <class Full, class Part>
 HWY_INLINE void ForVectors(std::int64_t count, const Full& full, const Part& part) {
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(D()));
@@ -42,7 +42,7 @@ void WidenRow(const void* x, std::int64_t count, float* to) {
           HWY_ATTR { StorePart(Float32(), D(), LoadPart(Format(), D(), from + i, n), to + i, n); });
 }
 
-// Calls piece(z, i, n) for each tile of the row: its n elements from the row's i on.
+// Calls piece(z, i, n) for each tile of the row: its n elements from element i on.
 template <class Piece>
 HWY_INLINE void ForTiles(const TiledRow& row, const Piece& piece) {
   const float* z = row.z;
@@ -70,8 +70,8 @@ HWY_INLINE void AddDeviations(const float* z, std::int64_t count, V pivot, Devia
   sums->Add(d, hn::IfThenElseZero(hn::FirstN(d, left), part));
 }
 
-// One pass with one pivot for all tiles; moments-inl.h has its error. What the pass cannot do (a
-// pivot far off, NaN, Inf and overflow) is done tile by tile.
+// One pass with one pivot for all tiles; moments-inl.h has its error. Rows that this pass cannot do
+// (a far pivot, NaN, Inf, overflow) are done tile by tile.
 Moments RowMoments(const TiledRow& row) {
   constexpr std::int64_t kPivotElements = 128;
   const std::int64_t first_elements = std::min({row.count, row.tile, kPivotElements});

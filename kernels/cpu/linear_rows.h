@@ -1,6 +1,5 @@
-// The vector loops of the fused layer around its products, for one row at a time, chosen at run
-// time for the instruction set of this machine. Single-threaded; they allocate and validate
-// nothing.
+// The vector loops of the fused layer around its products, for one row at a time, selected at run
+// time for this machine's instruction set. Single-threaded; they allocate and validate nothing.
 
 #ifndef NORMD_KERNELS_CPU_LINEAR_ROWS_H_
 #define NORMD_KERNELS_CPU_LINEAR_ROWS_H_
@@ -12,21 +11,21 @@
 
 namespace normd::norm::cpu {
 
-// A row of z as LinearProduct leaves it: `count` elements in tiles, the last of them perhaps not
+// A row of z as LinearProduct leaves it: `count` elements in tiles, the last of which may not be
 // full.
 struct TiledRow {
   const float* z = nullptr;
   std::int64_t count = 0;
-  std::int64_t tile = 0;    // Elements of a tile.
+  std::int64_t tile = 0;    // Elements per tile.
   std::int64_t stride = 0;  // From one tile's first element to the next one's.
 };
 
 struct LinearRowKernels {
-  // `count` elements of the dtype, exactly.
+  // Converts `count` elements of the dtype exactly.
   void (*widen)(const void* x, std::int64_t count, float* to);
   Moments (*moments)(const TiledRow& row);
   // out[i] = activation(epilogue((row[i] - mean) * rstd, y[i])), y and out of the dtype; y is null
-  // where the epilogue uses none, and may be out.
+  // if the epilogue uses none, and may be out.
   void (*finish)(const TiledRow& row, const RowStatistics& statistics,
                  const norm::Epilogue& epilogue, const void* y, void* out);
 };

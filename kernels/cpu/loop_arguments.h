@@ -1,5 +1,5 @@
-// What the CPU backend's vector loops take. "Acc" is the accumulation type: double for float64,
-// float for the others.
+// The arguments of the CPU backend's vector loops. "Acc" is the accumulation type: double for
+// float64, float for the others.
 
 #ifndef NORMD_KERNELS_CPU_LOOP_ARGUMENTS_H_
 #define NORMD_KERNELS_CPU_LOOP_ARGUMENTS_H_
@@ -12,9 +12,9 @@
 
 namespace normd::norm::cpu {
 
-// Moments are summed over chunks of so many elements and merged in order.
+// Moments are summed over chunks of this many elements and merged in order.
 constexpr std::int64_t kChunkElements = 16384;
-// Of a long row, over parts of so many, whoever computes them.
+// Long rows are summed in parts of this many elements.
 constexpr std::int64_t kPartElements = 4 * kChunkElements;
 
 struct Epilogue {
@@ -22,44 +22,45 @@ struct Epilogue {
   double leaky_slope = 0;
 };
 
-// `count` contiguous elements on their way from x to y.
+// `count` contiguous elements to be moved from x to y.
 struct Run {
   const void* x = nullptr;
   void* y = nullptr;
   std::int64_t count = 0;
   Epilogue epilogue;
   Combine combine = Combine::kNone;
-  const void* other = nullptr;  // With `combine`, which follows; of the type, at any byte.
+  const void* other = nullptr;  // With `combine`, applied afterwards; of the type, at any byte.
   // Stores bypass the caches. Only for x != y; the caller ends with FlushStreams().
   bool stream = false;
 };
 
-// What is normalized, `count` adjacent elements: ((x + bias) * gate + residual), rounded to the
-// type if `rounded`, or combine(x, other). Inputs begin at any byte.
+// The values to normalize, `count` adjacent elements: ((x + bias) * gate + residual), rounded to
+// the type if `rounded`, or combine(x, other). Inputs begin at any byte.
 struct InputRun {
   const void* x = nullptr;
   std::int64_t count = 0;
   const void* residual = nullptr;
   const void* other = nullptr;  // With `combine`.
   Combine combine = Combine::kNone;
-  // An element for each of x's if `per_element`, else one for all; null: none.
+  // One element for each of x's if `per_element`, else one for all; null: none.
   const void* bias = nullptr;  // Acc
-  const void* gate = nullptr;  // Of x's type.
+  const void* gate = nullptr;  // x's type.
   bool per_element = false;
   bool rounded = false;
-  void* sum = nullptr;  // Written here in x's type, if not null; may be x or residual.
+  // If not null, the values are written here in x's type; may be x or residual.
+  void* sum = nullptr;
 };
 
-// What x and its center are multiplied with before they are subtracted: 1/2 where the difference of
-// two finite floats may exceed the largest one, which takes a center of at least 2^103. The scale
-// makes up for it, and powers of two change no bit.
+// The factor of x and its center before they are subtracted: 1/2 if the difference of two finite
+// floats may exceed the largest one, which takes a center of at least 2^103. The scale makes up for
+// it, and powers of two change no bit.
 template <class Acc>
 constexpr double CenterFactor(double center) {
   return sizeof(Acc) == 4 && (center >= 0x1p102 || center <= -0x1p102) ? 0.5 : 1;
 }
 
-// What `center` loses in Acc, as a shift: the difference from the mean keeps double's accuracy at
-// the price of float's. Infinities lose nothing.
+// The rounding error of `center` in Acc, as a shift: the difference from the mean keeps double's
+// accuracy at the price of float's. Infinities have no error.
 template <class Acc>
 double LostShift(double center, double scale) {
   const double lost = (static_cast<double>(static_cast<Acc>(center)) - center) * scale;
@@ -77,7 +78,7 @@ struct Affine {
 // y = activation((x * input_factor - center) * scale * factor[i] + offset[i]), where
 //   factor[i] = gamma[i] * (scale_offset + sample_scale[i])
 //   offset[i] = beta[i] * (scale_offset + sample_scale[i]) + sample_shift[i]
-// The arrays of a sample have x's type and begin at any byte.
+// A sample's arrays have x's type and begin at any byte.
 struct ElementAffine {
   double center = 0;
   double scale = 1;
@@ -86,11 +87,11 @@ struct ElementAffine {
   const void* sample_scale = nullptr;  // Null: neither gamma nor beta is multiplied.
   const void* sample_shift = nullptr;  // Null: 0
   double scale_offset = 1;
-  double input_factor = 1;  // As Affine's.
+  double input_factor = 1;  // As in Affine.
 };
 
 // y = activation((x * factor - center[k]) * scale[k] + shift[k]), k = (phase + i) % period. Each
-// array is Acc[period + kCyclicPadding], of which the last kCyclicPadding repeat the first.
+// array is Acc[period + kCyclicPadding]; its last kCyclicPadding elements repeat the first.
 constexpr std::int64_t kCyclicPadding = 64;
 struct CyclicAffine {
   double factor = 1;
@@ -108,7 +109,7 @@ struct ChannelRuns {
   std::int64_t spatial = 0;
 };
 
-// At most kChunkElements, of the row whose turn comes next.
+// At most kChunkElements of the next row.
 struct NextChunk {
   const void* x = nullptr;
   std::int64_t count = 0;

@@ -1,10 +1,10 @@
 // Moments of contiguous elements and of channels. Included once per target by foreach_target.h.
 //
 // Accuracy. Deviations are taken from a pivot, the mean of a first part of the chunk, in Acc.
-// Groups of eight are summed in Acc as a tree, and the groups in double. The pivot p is a mean of m
-// of the n elements, so that (p - mean)^2 <= (n / m) variance whatever the data: the correction m2
-// = sum d^2 - (sum d)^2 / n cancels at most a factor 1 + n / m, and next to nothing unless the
-// pivot's part differs from the rest.
+// Groups of eight are summed in Acc as a tree, and the groups in double. The pivot p is the mean of
+// m of the n elements, so (p - mean)^2 <= (n / m) variance for any data: the correction m2 = sum
+// d^2 - (sum d)^2 / n cancels at most a factor 1 + n / m, and almost nothing unless the pivot's
+// part differs from the rest.
 
 #if defined(NORMD_KERNELS_CPU_MOMENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NORMD_KERNELS_CPU_MOMENTS_INL_H_
@@ -44,7 +44,7 @@ struct WideSum {
   VDouble lower;
   VDouble upper;
 
-  // Written out, since an implicit constructor is not compiled for the target.
+  // Written out, because an implicit constructor is not compiled for the target.
   HWY_INLINE WideSum() : lower(hn::Zero(DoubleTag())), upper(hn::Zero(DoubleTag())) {}
 
   HWY_INLINE void Add(D d, hn::Vec<D> v) {
@@ -97,7 +97,7 @@ struct DeviationSums {
   }
 };
 
-// Asks for `bytes` from an address on; it need not be valid.
+// Prefetches `bytes` from an address on, which need not be valid.
 HWY_INLINE void Fetch(std::uintptr_t address, std::uintptr_t bytes) {
   for (std::uintptr_t line = address; line < address + bytes; line += 64) {
     hwy::Prefetch(reinterpret_cast<const char*>(line));
@@ -121,8 +121,8 @@ inline double ToDouble(BFloat16, std::uint16_t lane) {
   return static_cast<double>(FromBFloat16(lane));
 }
 
-// Two plain passes in double, for values whose squares overflow Acc, and for NaN and Inf: one of
-// these, and every deviation from the mean is a NaN.
+// Two plain passes in double, for values whose squares overflow Acc, and for NaN and Inf: with one
+// of these, every deviation from the mean is a NaN.
 template <class Format>
 HWY_NOINLINE Moments WideMoments(const typename Format::Lane* x, std::int64_t count,
                                  std::int64_t stride, bool centered) {
@@ -146,7 +146,7 @@ HWY_NOINLINE Moments WideMoments(const typename Format::Lane* x, std::int64_t co
   return result;
 }
 
-// The mean of count > 0 elements; any value near it will do.
+// The mean of count > 0 elements; any value near it is good enough.
 template <class Format>
 HWY_INLINE typename Format::Acc Pivot(const typename Format::Lane* x, std::int64_t count) {
   using Acc = typename Format::Acc;
@@ -167,7 +167,7 @@ HWY_INLINE typename Format::Acc Pivot(const typename Format::Lane* x, std::int64
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1))) / static_cast<Acc>(count);
 }
 
-// The moments of one chunk, step by step, so that another loop can go along.
+// The moments of one chunk, step by step, so that another loop can be interleaved.
 template <class Format>
 class ChunkSummer {
  public:
@@ -175,7 +175,7 @@ class ChunkSummer {
   using Lane = typename Format::Lane;
   using Acc = typename Format::Acc;
 
-  // How often Transform takes eight vectors while this takes a step.
+  // How many times Transform takes eight vectors for one step here.
   static constexpr int kEights = 1;
 
   HWY_INLINE ChunkSummer(const Lane* x, std::int64_t count, bool centered)
@@ -186,10 +186,10 @@ class ChunkSummer {
 
   HWY_INLINE bool CanStep() const { return at_ + StepElements() <= count_; }
 
-  // Takes eight vectors more.
+  // Takes eight more vectors.
   HWY_INLINE void Step() {
     const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(D()));
-    // The hardware's prefetchers stop at each page, and start anew slowly.
+    // The hardware's prefetchers stop at each page, and restart slowly.
     constexpr std::uintptr_t kDistanceBytes = 8192;
     Fetch(reinterpret_cast<std::uintptr_t>(x_ + at_) + kDistanceBytes,
           static_cast<std::uintptr_t>(StepElements()) * sizeof(Lane));

@@ -11,9 +11,9 @@ struct Moments {
   double m2 = 0;  // Sum of (x - mean)^2
 };
 
-// The moments of the union of two disjoint sets. Not associative in its rounding: whoever wants the
-// same bits merges in the same order. It is inlined into code of several instruction sets, which
-// round alike because nothing here is contracted (kernels/CMakeLists.txt).
+// The moments of the union of two disjoint sets. Rounding makes it not associative: the same bits
+// need the same order of merges. It is inlined into code of several instruction sets, which round
+// alike because nothing here is contracted (kernels/CMakeLists.txt).
 // Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
 // variances", 1979.
 inline Moments Merge(const Moments& a, const Moments& b) {

@@ -22,14 +22,14 @@ constexpr std::int64_t kSerialBytes = 256 << 10;
 CacheSizes DetectCaches() {
   CacheSizes sizes{1 << 20, 32 << 20};
 #if defined(_SC_LEVEL2_CACHE_SIZE) && defined(_SC_LEVEL3_CACHE_SIZE)
-  // 0 or -1 where the system does not know.
+  // 0 or -1 if the system does not know.
   if (const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE); bytes > 0) sizes.per_core_bytes = bytes;
   if (const long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE); bytes > 0) sizes.last_level_bytes = bytes;
 #endif
   return sizes;
 }
 
-// After validation.
+// Requires validated segments.
 std::int64_t TotalBytes(const NormSpec& spec, const Segment* segments, std::size_t count) {
   double total = 0;  // A sum of 63-bit sizes.
   for (std::size_t i = 0; i < count; ++i) {
@@ -39,13 +39,13 @@ std::int64_t TotalBytes(const NormSpec& spec, const Segment* segments, std::size
   return static_cast<std::int64_t>(std::min(total, 9e18));
 }
 
-// Whether the specialised kernels compute it: y in x's type, of rows whose moments they know how to
-// find.
+// Whether the specialised kernels compute it: y is of x's type, and the rows' moments are of a kind
+// they compute.
 bool IsSpecialised(const Batch& batch, const Segment& segment) {
   const NormSpec& spec = batch.spec;
   if (spec.quantization != Quantization::kNone || spec.combine_input != Combine::kNone)
     return false;
-  // A sum that is not wanted would lie in y, which may be what joins.
+  // Without residual_out the sum would go to y, which may also be `other`.
   const bool joins = spec.combine_output != Combine::kNone;
   if (joins && HasSum(batch) && !spec.residual_out) return false;
   switch (spec.statistics) {
@@ -74,7 +74,7 @@ void NormalizeSegment(const Batch& batch, const NormParams& params, const Segmen
   }
 }
 
-// With the segment's own parameters, if it has any.
+// Uses the segment's own parameters, if it has any.
 void NormalizeWithItsParams(const Batch& batch, const NormParams& params, const Segment& segment) {
   if (segment.samples == 0 || segment.spatial == 0) return;
   if (segment.params == nullptr) return NormalizeSegment(batch, params, segment);

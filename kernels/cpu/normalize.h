@@ -16,8 +16,8 @@ struct Workers;  // Its threads.
 // threads.
 class Executor {
  public:
-  // At most `max_threads` threads compute at once, the caller's among them; 0: all the process may
-  // use.
+  // At most `max_threads` threads compute at once, including the caller's; 0: as many as the
+  // process may use.
   explicit Executor(int max_threads = 0);
   ~Executor();
   Executor(const Executor&) = delete;
@@ -27,12 +27,12 @@ class Executor {
 
   // Computes a batch of host memory and returns when it is done. Small batches run on the caller's
   // thread alone.
-  // Accumulation: in groups of eight in float32 (float64 for float64), the groups in double, over
+  // Accumulation: groups of eight in float32 (float64 for float64), the groups in double, over
   // fixed chunks that are merged as (count, mean, M2) in a fixed order. The affine step is in
-  // float32 (float64) with the mean to twice that precision. Errors: InvalidArgument as
-  // ValidateSpec and ValidateSegments say, before anything is written; OutOfMemory if the workspace
-  // cannot be had: a few bytes per thousand elements, and with channels last some tens of bytes per
-  // channel and thread.
+  // float32 (float64) with the mean to twice that precision.
+  // Errors: InvalidArgument as ValidateSpec and ValidateSegments say, before anything is written;
+  // OutOfMemory if the workspace cannot be allocated: a few bytes per thousand elements, and with
+  // channels last some tens of bytes per channel and thread.
   Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* segments,
                    std::size_t count) const;
 
@@ -41,7 +41,7 @@ class Executor {
   std::unique_ptr<Workers> workers_;
 };
 
-// The name of the instruction set that Highway chose on this machine, such as "AVX3".
+// The name of the instruction set that Highway selected on this machine, such as "AVX3".
 const char* SimdTargetName();
 
 }  // namespace normd::norm::cpu

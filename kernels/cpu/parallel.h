@@ -11,11 +11,11 @@
 
 namespace normd::norm::cpu {
 
-// What is worth a task of its own.
+// The least elements worth a task of their own.
 inline constexpr std::int64_t kTaskElements = 64 << 10;
 inline constexpr std::int64_t kTaskBytes = 128 << 10;
 
-// Loops in the task arena of the caller, or on its thread alone if `threads` is 1. Loops may nest.
+// Runs loops in the caller's task arena, or on its thread alone if `threads` is 1. Loops may nest.
 class Parallel {
  public:
   explicit Parallel(int threads) : threads_(threads) {}

@@ -31,7 +31,7 @@ const void* Param::AsAccumulationType(DType dtype) {
   if (dtype == DType::kFloat64) {
     return float64_ != nullptr && offset_ == 0 ? float64_ : copy(float64_copy_);
   }
-  // A copy of its own: what float32_ points to stays without the offset.
+  // A separate copy: float32_ keeps pointing to the values without the offset.
   return float32_ != nullptr && offset_ == 0 ? float32_ : copy(float32_sum_);
 }
 

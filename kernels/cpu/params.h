@@ -10,7 +10,7 @@
 
 namespace normd::norm::cpu {
 
-// One parameter vector, each element plus an offset, or its absence. Borrows `source`; holds a
+// One parameter vector plus an offset on each element, or an absent one. Borrows `source`; holds a
 // converted copy of float16 and bfloat16.
 class Param {
  public:
@@ -23,16 +23,16 @@ class Param {
     if (!present()) return absent;
     const double value =
         float32_ != nullptr ? static_cast<double>(float32_[index]) : float64_[index];
-    return offset_ == 0 ? value : value + offset_;  // A sum with 0 would lose the sign of -0.
+    return offset_ == 0 ? value : value + offset_;  // Adding 0 would lose the sign of -0.
   }
 
-  // `source` itself, or the converted copy of it, without the offset. Valid as long as both.
+  // `source` itself or its converted copy, without the offset. Valid as long as both.
   ParamVector AsWidened(const ParamVector& source) const {
     return float32_copy_ == nullptr ? source : ParamVector{float32_copy_.get(), DType::kFloat32};
   }
 
-  // The whole vector, each as At has it, as float or as double if `dtype` is float64, rounded where
-  // it must be; null if absent. Valid as long as the Param and its source.
+  // The whole vector with At's values, as float or, if `dtype` is float64, as double, rounded if
+  // necessary; null if absent. Valid as long as the Param and its source.
   const void* AsAccumulationType(DType dtype);
 
  private:
@@ -40,8 +40,8 @@ class Param {
   double offset_;
   const float* float32_ = nullptr;
   const double* float64_ = nullptr;
-  std::unique_ptr<float[]> float32_copy_;  // Of 16-bit elements.
-  std::unique_ptr<float[]> float32_sum_;   // What AsAccumulationType makes.
+  std::unique_ptr<float[]> float32_copy_;  // 16-bit parameters, converted.
+  std::unique_ptr<float[]> float32_sum_;   // The result of AsAccumulationType.
   std::unique_ptr<double[]> float64_copy_;
 };
 

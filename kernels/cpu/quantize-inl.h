@@ -1,5 +1,5 @@
-// Values of the buffer to 8 bits, and the magnitudes from which their scales are computed. Included
-// once per target by foreach_target.h.
+// Converts the buffer's values to 8 bits, and finds the magnitudes that determine their scales.
+// Included once per target by foreach_target.h.
 
 #if defined(NORMD_KERNELS_CPU_QUANTIZE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NORMD_KERNELS_CPU_QUANTIZE_INL_H_
@@ -32,14 +32,14 @@ using ByteTag = hn::Rebind<std::uint8_t, FloatTag>;
 
 using VWord = hn::Vec<hn::RebindToUnsigned<FloatTag>>;
 
-// The codes below are the low 8 bits of each lane.
+// These codes are in the low 8 bits of each lane.
 
 HWY_INLINE VWord ToInt8(hn::Vec<FloatTag> v) {
   const FloatTag d;
   const auto number = hn::IfThenZeroElse(hn::IsNaN(v), v);
   const auto held = hn::Min(hn::Max(number, hn::Set(d, -128.0f)), hn::Set(d, 127.0f));
-  // The spacing of floats in [2^23, 2^24) is 1: the sum rounds to it, and ends in the number's
-  // bits.
+  // The spacing of floats in [2^23, 2^24) is 1: the sum rounds to integers, which its low bits
+  // hold.
   return hn::BitCast(hn::RebindToUnsigned<FloatTag>(), hn::Add(held, hn::Set(d, 0x1.8p23f)));
 }
 
@@ -47,14 +47,14 @@ HWY_INLINE VWord ToFloat8E4M3(hn::Vec<FloatTag> v) {
   const FloatTag d;
   const hn::RebindToUnsigned<FloatTag> du;
   const hn::RebindToSigned<FloatTag> di;
-  // Bits of magnitudes are in the order of these. A NaN's are held too, and not used.
+  // The bits of magnitudes are ordered like the magnitudes. A NaN is clamped too, and not used.
   const auto absolute = hn::BitCast(di, hn::Abs(v));
   const auto magnitude = hn::BitCast(du, hn::Min(absolute, hn::Set(di, 0x43E00000)));
   const auto odd = hn::And(hn::ShiftRight<20>(magnitude), hn::Set(du, 1u));
   // 0xC407FFFF is half a step less a bit, less the difference of the exponents' biases.
   const auto normal =
       hn::ShiftRight<20>(hn::Add(hn::Add(magnitude, hn::Set(du, 0xC407FFFFu)), odd));
-  // The spacing of floats in [2^14, 2^15) is that of E4M3's subnormals: the sum rounds to it.
+  // The spacing of floats in [2^14, 2^15) is that of E4M3's subnormals, so the sum rounds to it.
   const auto subnormal =
       hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(d, magnitude), hn::Set(d, 16384.0f))),
               hn::Set(du, 0x46800000u));
@@ -105,7 +105,7 @@ HWY_INLINE void QuantizeFloatsTo(const float* v, const QuantizationFactors& fact
   }
   for (; i + lanes <= count; i += lanes) StoreCodes(at(i), y + i);
   if (i == count) return;
-  // The rest as a vector of its own.
+  // The rest is handled as a vector of its own.
   HWY_ALIGN float rest[hn::MaxLanes(FloatTag())] = {};
   HWY_ALIGN std::uint8_t bytes[hn::MaxLanes(FloatTag())];
   for (std::int64_t k = i; k < count; ++k) {
@@ -166,7 +166,7 @@ double SumOfAbsolutes(const void* buffer, std::int64_t count) {
   return sum.Total();
 }
 
-// Magnitudes as their bits, which are in the same order; a NaN's are the largest.
+// Magnitudes as bits, which have the same order; a NaN's are the largest.
 template <class D>
 using BitsTag = hn::RebindToSigned<D>;
 template <class D, class V = hn::Vec<D>>
@@ -181,7 +181,7 @@ double LargestAbsolute(const void* buffer, std::int64_t count) {
   const BitsTag<AccTag<Format>> di;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const auto* v = static_cast<const Acc*>(buffer);
-  // Several, so that none waits for another.
+  // Several accumulators, so that none waits for another.
   auto m0 = hn::Zero(di);
   auto m1 = m0, m2 = m0, m3 = m0;
   std::int64_t i = 0;

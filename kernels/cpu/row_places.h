@@ -1,4 +1,4 @@
-// Where a segment's rows lie, where each is one run of memory.
+// Where a segment's rows lie, if each is contiguous in memory.
 
 #ifndef NORMD_KERNELS_CPU_ROW_PLACES_H_
 #define NORMD_KERNELS_CPU_ROW_PLACES_H_
@@ -11,7 +11,7 @@
 
 namespace normd::norm::cpu {
 
-// Rows are counted as they lie in memory. With given statistics each channel is a row.
+// Rows are counted in memory order. With given statistics each channel is a row.
 class RowPlaces {
  public:
   RowPlaces(const NormSpec& spec, const Segment& segment)
@@ -28,7 +28,7 @@ class RowPlaces {
   // Adjacent elements of a row that share a channel.
   std::int64_t channel_elements() const { return channel_elements_; }
 
-  // Divisions are a part of a short row's time, and most norms need none.
+  // Divisions take part of a short row's time, and most norms need none.
   std::int64_t SampleOf(std::int64_t row) const {
     const std::int64_t rows_of_sample = positions_ * groups_;
     return rows_of_sample == 1 ? row : row / rows_of_sample;
@@ -37,7 +37,7 @@ class RowPlaces {
     return groups_ == 1 ? 0 : row % groups_ * row_channels_;
   }
 
-  // As the contract counts the row: after samples come groups, in memory positions.
+  // The row as the contract counts it: groups follow samples there, positions do in memory.
   std::int64_t OutputRow(std::int64_t row) const {
     if (positions_ == 1 || groups_ == 1) return row;
     const std::int64_t position = row / groups_ % positions_;
@@ -45,7 +45,7 @@ class RowPlaces {
   }
 
   // Calls visit(at, count, channel) for the parts of [begin, end) of a row that share a channel, or
-  // once where each element is a channel.
+  // once if each element is a channel.
   template <class Visit>
   void ForChannels(std::int64_t row, std::int64_t begin, std::int64_t end,
                    const Visit& visit) const {
@@ -63,7 +63,7 @@ class RowPlaces {
   std::int64_t groups_;
   std::int64_t row_channels_;
   std::int64_t channel_elements_;
-  std::int64_t positions_;  // Of a sample that have rows of their own.
+  std::int64_t positions_;  // Positions of a sample that have rows of their own.
 };
 
 }  // namespace normd::norm::cpu

@@ -1,5 +1,5 @@
-// What turns normalized values into results: gamma and beta, a row of styles, and the sample's own
-// scale and shift; and, side by side, the factors of rows that interleave.
+// The factors and offsets of normalized values: gamma and beta, a row of styles, the sample's own
+// scale and shift; and, in columns, the factors of rows that interleave.
 
 #ifndef NORMD_KERNELS_CPU_SAMPLE_AFFINE_H_
 #define NORMD_KERNELS_CPU_SAMPLE_AFFINE_H_
@@ -15,7 +15,7 @@
 
 namespace normd::norm::cpu {
 
-// What the normalized values of a sample's channel are multiplied with, and what is added.
+// The factor and the offset of a sample's channel.
 struct FactorAndOffset {
   double factor = 1;
   double offset = 0;
@@ -24,7 +24,7 @@ struct FactorAndOffset {
 // The first element of a sample's row in the tables of gamma and beta.
 inline std::int64_t TableBegin(const NormSpec& spec, const Segment& segment, std::int64_t sample) {
   if (spec.style != Style::kIndex) return 0;
-  // CheckStyleIndexes has seen to the range, unless somebody writes to the memory meanwhile.
+  // CheckStyleIndexes has checked the range, but the memory may be written meanwhile.
   const auto index = LoadUnaligned<std::int64_t>(segment.style_index, sample);
   return std::clamp<std::int64_t>(index, 0, spec.styles - 1) * spec.channels;
 }
@@ -38,22 +38,23 @@ inline FactorAndOffset FactorAndOffsetOf(const Batch& batch, const Segment& segm
   if (spec.scale) {
     const double by = spec.scale_offset + ElementAt(spec.dtype, segment.scale, own);
     result.factor *= by;
-    if (batch.params.beta.present()) result.offset *= by;  // Infinity times nothing is no NaN.
+    // Infinity times an absent beta must not give NaN.
+    if (batch.params.beta.present()) result.offset *= by;
   }
   if (spec.shift) result.offset += ElementAt(spec.dtype, segment.shift, own);
   return result;
 }
 
-// What the elements of a row are multiplied with first where its norm is so great or so tiny that
-// the reciprocal, or its product with gamma, may be no normal float. No element exceeds its norm,
-// so the greater factor makes none overflow, and what the lesser makes subnormal is nothing beside
-// the norm.
+// The factor of a row's elements before all others: not 1 if the row's norm is so large or so small
+// that its reciprocal, or that times gamma, may not be a normal float. No element exceeds its norm,
+// so the larger factor overflows none, and elements that the smaller one makes subnormal are
+// negligible beside the norm.
 inline double InputFactor(const NormSpec& spec, double rstd) {
   if (spec.statistics <= Statistics::kGiven) return 1;
   return rstd < 0x1p-64 ? 0x1p-64 : rstd >= 0x1p64 ? 0x1p96 : 1;
 }
 
-// The transformation of a sample's channel.
+// The affine step of a sample's channel.
 inline Affine ChannelAffine(const Batch& batch, const Segment& segment, const RowStatistics& row,
                             std::int64_t sample, std::int64_t channel) {
   const FactorAndOffset terms = FactorAndOffsetOf(batch, segment, sample, channel);
@@ -62,7 +63,7 @@ inline Affine ChannelAffine(const Batch& batch, const Segment& segment, const Ro
   return {0, row.rstd / factor * terms.factor, terms.offset, factor};
 }
 
-// That of its channels from one on, each of one element. The elements are prepared.
+// The same for its channels from one on, each of one element. The elements are prepared.
 inline ElementAffine ElementsFrom(const Batch& batch, const Segment& segment,
                                   const RowStatistics& row, std::int64_t sample,
                                   std::int64_t channel) {
@@ -90,21 +91,22 @@ inline RowStatistics GivenStatistics(const Batch& batch, std::int64_t channel) {
           1 / std::sqrt(batch.params.variance.At(channel, 1) + batch.spec.eps)};
 }
 
-// Adjacent columns whose rows have one factor: those that differ take passes of their own.
+// Adjacent columns whose rows have one factor: columns with another factor take passes of their
+// own.
 class FactorRuns {
  public:
   struct Run {
-    std::int64_t end;  // The column behind the run's last.
+    std::int64_t end;  // The column after the run's last.
     double factor;
   };
 
   void Clear() { runs_.clear(); }
-  // Of a column behind all those that have one; those between have 1.
+  // Call with increasing columns; columns in between have the factor 1.
   void Add(std::int64_t column, double factor) {
     Finish(column);
     Extend(column + 1, factor);
   }
-  // After every column that has another factor than 1.
+  // Call after the last column with a factor other than 1.
   void Finish(std::int64_t columns) {
     if ((runs_.empty() ? 0 : runs_.back().end) < columns) Extend(columns, 1);
   }

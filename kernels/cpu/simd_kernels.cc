@@ -1,14 +1,14 @@
 #include "kernels/cpu/simd_kernels.h"
 
-// The kernels use nothing that these add to their neighbours; each target costs build time. The
-// scalable vectors of SVE have no size, and some types here hold vectors as members.
+// The kernels gain nothing from these targets over their neighbours, and each target costs build
+// time. SVE's scalable vectors have no size, and some types here hold vectors as members.
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd_kernels.cc"
 #include "hwy/foreach_target.h"
-// The above comes first: it includes this file once per target.
+// The macros come first: this header includes this file once per target.
 #include "hwy/highway.h"
 #include "kernels/cpu/apply-inl.h"
 #include "kernels/cpu/bfloat16_instructions-inl.h"

@@ -1,5 +1,5 @@
-// The vector loops of the CPU backend: one table of functions per DType, chosen at run time for the
-// instruction set of this machine. They are single-threaded, allocate nothing and validate nothing.
+// The vector loops of the CPU backend: one table of functions per DType, selected at run time for
+// this machine's instruction set. They are single-threaded, allocate nothing and validate nothing.
 //
 // y is aligned to its element, x begins at any byte; x == y is allowed everywhere. Results never
 // depend on alignment.
@@ -38,14 +38,14 @@ struct SimdKernels {
 
 const SimdKernels& KernelsFor(DType dtype);
 
-// What KernelsFor gives on a machine that has InstructionSet() and no instructions for a dtype of
-// its own.
+// What KernelsFor returns on a machine with InstructionSet() that has no special instructions for a
+// dtype.
 const SimdKernels& PortableKernelsFor(DType dtype);
 
 // The name of the instruction set that KernelsFor chooses, such as "AVX3".
 const char* InstructionSet();
 
-// Makes streamed stores visible in the order of the program.
+// Orders streamed stores before later ones.
 void FlushStreams();
 
 }  // namespace normd::norm::cpu

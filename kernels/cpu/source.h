@@ -1,4 +1,4 @@
-// What is normalized: x, or what the stages before the statistics make of it.
+// The normalized values: x, or the result of the stages before the statistics.
 
 #ifndef NORMD_KERNELS_CPU_SOURCE_H_
 #define NORMD_KERNELS_CPU_SOURCE_H_
@@ -12,13 +12,13 @@
 
 namespace normd::norm::cpu {
 
-// Whether what is normalized is rounded to x's type first.
+// Whether the normalized values are rounded to x's type first.
 inline bool HasSum(const Batch& batch) {
   return batch.spec.residual || batch.params.input_bias.present();
 }
 
-// Calls visit(run, offset) for the runs that make elements [first, first + count) of what is
-// normalized, `offset` elements from the first on. It may change the run.
+// Calls visit(run, offset) for the runs that make up elements [first, first + count) of the
+// normalized values, `offset` elements from the first on. It may change the run.
 template <class Visit>
 void ForInputRuns(const Batch& batch, const Segment& segment, std::int64_t first,
                   std::int64_t count, const Visit& visit) {
@@ -50,13 +50,13 @@ void ForInputRuns(const Batch& batch, const Segment& segment, std::int64_t first
   }
 }
 
-// Where the elements lie that are normalized: sums where MakeSource writes them.
+// Where the normalized values lie: sums lie where MakeSource writes them.
 inline const void* Source(const Batch& batch, const Segment& segment) {
   if (!HasSum(batch)) return segment.x;
   return batch.spec.residual_out ? segment.residual_out : segment.y;
 }
 
-// Makes elements [first, first + count) of Source, which must be done before they are read.
+// Computes elements [first, first + count) of Source; call it before they are read.
 inline void MakeSource(const Batch& batch, const Segment& segment, std::int64_t first,
                        std::int64_t count) {
   if (!HasSum(batch)) return;
@@ -64,7 +64,7 @@ inline void MakeSource(const Batch& batch, const Segment& segment, std::int64_t 
   char* const sums = static_cast<char*>(const_cast<void*>(Source(batch, segment)));
   ForInputRuns(batch, segment, first, count, [&](InputRun& run, std::int64_t offset) {
     run.sum = sums + (first + offset) * element;
-    run.rounded = false;  // It is, when it is written.
+    run.rounded = false;  // Writing it rounds it.
     batch.kernels->sum(run);
   });
 }
@@ -80,7 +80,7 @@ inline Run MakeRun(const Batch& batch, const Segment& segment, std::int64_t firs
   run.epilogue = {batch.spec.activation, batch.spec.leaky_slope};
   run.combine = batch.spec.combine_output;
   if (run.combine != Combine::kNone) run.other = ByteAt(segment.other, offset);
-  // In place, the lines are in the cache already and a store past it would only throw them out.
+  // In place, the lines are in the cache already, and a streaming store would only evict them.
   run.stream =
       batch.exceeds_caches && Source(batch, segment) != segment.y && segment.other != segment.y;
   return run;

@@ -1,4 +1,4 @@
-// What the loops of stage_loops.h take.
+// The arguments of the loops of stage_loops.h.
 
 #ifndef NORMD_KERNELS_CPU_STAGE_ARGUMENTS_H_
 #define NORMD_KERNELS_CPU_STAGE_ARGUMENTS_H_
@@ -22,13 +22,13 @@ struct LineAffine {
   double line_shift = 0;
 };
 
-// A run between memory of the type and a buffer.
+// A run between tensor memory and a buffer.
 struct StageRun : Run {
   bool from_buffer = false;  // x is Acc[count], else of the type.
-  bool to_buffer = false;    // So is y.
+  bool to_buffer = false;    // Likewise y.
 };
 
-// What quantized values are multiplied with before they are rounded.
+// The factors of quantized values before they are rounded.
 struct QuantizationFactors {
   Quantization quantization = Quantization::kInt8;
   const void* per_element = nullptr;  // Acc[count], or null:
@@ -36,8 +36,7 @@ struct QuantizationFactors {
   double all = 1;
 };
 
-// The scale of elements of which `largest` is the largest magnitude, and what they are multiplied
-// with.
+// The scale of elements whose largest magnitude is `largest`, and its reciprocal factor.
 inline float ScaleOf(Quantization quantization, double largest) {
   const auto scale = static_cast<float>(largest / LargestQuantized(quantization));
   return scale < std::numeric_limits<float>::min() ? std::numeric_limits<float>::min() : scale;

@@ -1,13 +1,13 @@
 #include "kernels/cpu/stage_loops.h"
 
-// As simd_kernels.cc, whose targets these are.
+// The same targets as in simd_kernels.cc.
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/stage_loops.cc"
 #include "hwy/foreach_target.h"
-// The above comes first: it includes this file once per target.
+// The macros come first: this header includes this file once per target.
 #include "hwy/highway.h"
 #include "kernels/cpu/bfloat16_instructions-inl.h"
 #include "kernels/cpu/quantize-inl.h"

@@ -1,7 +1,7 @@
-// The vector loops of the stages that the specialised kernels (simd_kernels.h) do not know: between
+// The vector loops of the stages that the specialised kernels (simd_kernels.h) do not have: between
 // memory and a buffer of the accumulation type ("Acc": double for float64, float for the others),
-// and within it. Chosen at run time for the instruction set of this machine. They are
-// single-threaded, allocate nothing and validate nothing; results never depend on alignment.
+// and within it. Selected at run time for this machine's instruction set. They are single-threaded,
+// allocate nothing and validate nothing; results never depend on alignment.
 
 #ifndef NORMD_KERNELS_CPU_STAGE_LOOPS_H_
 #define NORMD_KERNELS_CPU_STAGE_LOOPS_H_
@@ -16,16 +16,15 @@ namespace normd::norm::cpu {
 
 struct StageLoops {
   void (*read)(const InputRun& run, void* v);
-  // Through SimdKernels' maps and that of a line.
+  // Apply SimdKernels' maps, and that of a line.
   void (*apply)(const StageRun& run, const Affine& affine);
   void (*apply_elements)(const StageRun& run, const ElementAffine& affine);
   void (*apply_line)(const StageRun& run, const LineAffine& affine);
   void (*quantize)(const void* v, const QuantizationFactors& factors, void* y, std::int64_t count);
-  // At most kChunkElements, each block of kQuantizationBlock with a scale of its own, which is
-  // written.
+  // At most kChunkElements; writes a scale for each block of kQuantizationBlock.
   void (*quantize_blocks)(const void* v, Quantization quantization, float* scales, void* y,
                           std::int64_t count);
-  // The sum of |v|, and the largest |v|, which a NaN makes NaN.
+  // The sum of |v|, and the largest |v|; a NaN makes it NaN.
   double (*sum_of_absolutes)(const void* v, std::int64_t count);
   double (*largest_absolute)(const void* v, std::int64_t count);
   // largest[i] = max(largest[i], |v[i]|), likewise.

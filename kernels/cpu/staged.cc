@@ -1,4 +1,4 @@
-// The choice of a way to compute stage by stage.
+// Selects the code that computes a segment stage by stage.
 
 #include "kernels/cpu/staged.h"
 

@@ -1,6 +1,6 @@
-// What the two ways of computing stage by stage share. A buffer of the accumulation type holds a
-// part of a row or a tile of rows while it goes from stage to stage; parts that do not fit are read
-// again for each pass.
+// The shared parts of the two stage-by-stage computations. A buffer of the accumulation type holds
+// a part of a row or a tile of rows while it goes from stage to stage; parts that do not fit are
+// read again for each pass.
 
 #ifndef NORMD_KERNELS_CPU_STAGED_H_
 #define NORMD_KERNELS_CPU_STAGED_H_
@@ -17,7 +17,7 @@
 
 namespace normd::norm::cpu {
 
-// Elements on their way: in memory where they lie there as they are, else in the buffer.
+// Elements between stages: in memory if they lie there unchanged, else in the buffer.
 template <class Acc>
 struct Elements {
   void Skip(std::int64_t buffer_elements, std::int64_t memory_bytes) {
@@ -29,7 +29,8 @@ struct Elements {
   Acc* buffer = nullptr;
 };
 
-// A segment with what its stages take. Constant while it is computed, and used by all its threads.
+// A segment with the arguments of its stages. Constant while it is computed, and used by all its
+// threads.
 template <class Acc>
 struct Stages {
   Stages(const Batch& its_batch, const Segment& its_segment)
@@ -53,9 +54,9 @@ struct Stages {
     return quantizes() && spec.quantization_scale == QuantizationScale::kBlock;
   }
 
-  // Where elements, counted from the segment's first, lie in memory as the stages up to the
-  // statistics leave them; null where a buffer is needed: for what is made of more than x, and for
-  // sums that exist for buffers alone.
+  // Where elements, counted from the segment's first, lie in memory after the stages up to the
+  // statistics. Null if a buffer is needed: for values made of more than x, and for sums that exist
+  // in buffers alone.
   const void* InMemory(std::int64_t first, bool first_pass) const {
     if (spec.statistics == Statistics::kSumOfAbsolutes ||
         spec.statistics == Statistics::kLargestAbsolute) {
@@ -67,9 +68,8 @@ struct Stages {
     return static_cast<const char*>(segment.x) + offset;
   }
 
-  // Elements [first, first + count) into the buffer. On the first pass over them the sum is
-  // written; then it is read in place of what it was made of, which may have been overwritten by
-  // it.
+  // Reads elements [first, first + count) into the buffer. The first pass over them writes the sum.
+  // Later passes read the sum instead of its inputs, which it may have overwritten.
   void Read(std::int64_t first, std::int64_t count, bool first_pass, Acc* v) const {
     if (spec.residual_out && !first_pass) {
       InputRun run;
@@ -85,8 +85,8 @@ struct Stages {
     });
   }
 
-  // Normalizes, and all that follows: to y, but to the buffer what is to be quantized. For an
-  // affine of each of the three kinds.
+  // Normalizes and applies the later stages: to y, or to the buffer if the result is quantized.
+  // Takes any of the three kinds of affine.
   template <class AnyAffine>
   void Apply(const Elements<Acc>& v, std::int64_t first, std::int64_t count,
              const AnyAffine& affine) const {
@@ -131,7 +131,7 @@ struct Stages {
   const bool stream;
 };
 
-// The sums of a part of a row, of which each kind of statistics uses one.
+// The sums of a part of a row; each kind of statistics uses one.
 struct RowSums {
   Moments moments;
   double absolutes = 0;

@@ -1,4 +1,4 @@
-// What the columns of a tile whose rows interleave are summed and normalized with.
+// The sums and the affine steps of the columns of a tile whose rows interleave.
 
 #ifndef NORMD_KERNELS_CPU_STAGED_COLUMNS_H_
 #define NORMD_KERNELS_CPU_STAGED_COLUMNS_H_
@@ -15,13 +15,13 @@
 
 namespace normd::norm::cpu {
 
-// What the lines of a tile are normalized with, one element per column.
+// The affine step of a tile's lines, one element per column.
 template <class Acc>
 struct ColumnArrays {
   explicit ColumnArrays(std::int64_t columns)
       : center(static_cast<std::size_t>(columns)), scale(center), shift(center) {}
 
-  // Of each column in turn.
+  // Call for each column in turn.
   void Set(std::size_t column, const RowStatistics& statistics, const FactorAndOffset& terms) {
     center[column] = static_cast<Acc>(statistics.mean);
     const double its_scale = statistics.rstd * terms.factor;
@@ -29,13 +29,13 @@ struct ColumnArrays {
     shift[column] = static_cast<Acc>(terms.offset + LostShift<Acc>(statistics.mean, its_scale));
     largest_center = std::max(largest_center, std::fabs(statistics.mean));
   }
-  // Of a column that is set, before the next one: another factor than 1 and the scale beside it.
+  // Call for a column that is set, before the next one, if it has a factor other than 1.
   void SetInputFactor(std::size_t column, double input_factor, double its_scale) {
     factors.Add(static_cast<std::int64_t>(column), input_factor);
     scale[column] = static_cast<Acc>(its_scale);
   }
 
-  // After every column is set.
+  // Call after every column is set.
   void Finish() {
     factors.Finish(static_cast<std::int64_t>(center.size()));
     factor = CenterFactor<Acc>(largest_center);
@@ -54,7 +54,7 @@ struct ColumnArrays {
   FactorRuns factors;
 };
 
-// Per block and column two numbers: mean and squared deviations, or a sum and nothing.
+// Two numbers per block and column: mean and squared deviations, or a sum and an unused one.
 class BlockSums {
  public:
   BlockSums(std::int64_t blocks, std::int64_t columns)

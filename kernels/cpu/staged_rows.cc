@@ -1,6 +1,6 @@
-// Stage by stage, rows that lie together in memory: what is not in memory as it is wanted is read
-// into the buffer in chunks. A row that fits is read once; a longer one once for its statistics,
-// once more if its largest result is wanted for a scale, and once for its results.
+// Stage by stage, rows that lie together in memory. Values that memory does not hold as such are
+// read into the buffer in chunks. A row that fits is read once. A longer one is read once for its
+// statistics, once more if a scale needs its largest result, and once for its results.
 
 #include <cstdint>
 #include <vector>
@@ -28,7 +28,7 @@ class StagedRows {
   std::int64_t parts() const { return places_.parts(); }
   std::int64_t buffer_elements() const { return std::min(length_, kChunkElements); }
 
-  // Rows [begin, end), each with its parts over `inner`.
+  // Normalizes rows [begin, end), each with its parts over `inner`.
   void Normalize(std::int64_t begin, std::int64_t end, const Parallel& inner) const {
     const auto buffer =
         std::make_unique_for_overwrite<Acc[]>(static_cast<std::size_t>(buffer_elements()));
@@ -66,7 +66,7 @@ class StagedRows {
     return sums;
   }
 
-  // Up to the quantization.
+  // Applies the stages before the quantization.
   void Apply(std::int64_t row, const RowStatistics& statistics, std::int64_t begin,
              std::int64_t count, const Elements<Acc>& v) const {
     const std::int64_t sample = places_.SampleOf(row);

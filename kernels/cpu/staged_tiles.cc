@@ -1,6 +1,6 @@
 // Stage by stage, rows that interleave in memory: a tile is some adjacent columns of a matrix whose
-// columns share statistics, in blocks of lines. One that fits the buffer is read once; of a longer
-// one each block is read again for each pass, as in staged_rows.cc.
+// columns share statistics, in blocks of lines. A tile that fits the buffer is read once; otherwise
+// each block is read again for each pass, as in staged_rows.cc.
 //
 //   rows                       lines       columns     a row is
 //   positions, channels first  channels    positions   a column
@@ -19,13 +19,14 @@
 namespace normd::norm::cpu {
 namespace {
 
-// Of a buffer: with what is read and written meanwhile, a small part of a second-level cache.
+// The size of a buffer: with the memory read and written meanwhile, a small part of a second-level
+// cache.
 constexpr std::int64_t kBlockElements = 32 << 10;
 // Lines shorter than this cost more to find than to read.
 constexpr std::int64_t kMinColumns = 256;
 constexpr std::int64_t kMaxColumns = 1024;
-// Lines so far apart share the sets of a cache, which then does not keep them until they are read
-// again: they go through a buffer.
+// Lines this far apart share the sets of a cache, which evicts them before they are read again:
+// they go through a buffer.
 constexpr std::int64_t kAliasBytes = 4096;
 
 struct Tile {
@@ -113,7 +114,7 @@ class StagedTiles {
   }
 
  private:
-  // A tile of one block.
+  // Normalizes a tile of one block.
   void NormalizeBlock(const Tile& tile, ColumnArrays<Acc>* columns) const {
     const auto buffer =
         std::make_unique_for_overwrite<Acc[]>(static_cast<std::size_t>(tile.lines * tile.columns));
@@ -172,7 +173,7 @@ class StagedTiles {
     return {memory, buffer};
   }
 
-  // Of one block: mean and squared deviations of each column, or its sum of absolutes, or its
+  // Sums one block: mean and squared deviations of each column, or its sum of absolutes, or its
   // largest absolute.
   void Sum(const Tile& tile, const Elements<Acc>& elements, std::int64_t lines, double* first,
            double* second) const {
@@ -257,7 +258,7 @@ class StagedTiles {
     return FactorAndOffsetOf(stages_.batch, stages_.segment, tile.sample, channel);
   }
 
-  // Up to the quantization.
+  // Applies the stages before the quantization.
   void Apply(const Tile& tile, const ColumnArrays<Acc>& columns, std::int64_t begin,
              std::int64_t lines, const Elements<Acc>& v) const {
     LineAffine affine;
@@ -303,8 +304,7 @@ class StagedTiles {
     return largest;
   }
 
-  // The largest results of the columns become what they are multiplied with; the factors refer to
-  // them.
+  // Turns the largest results of the columns into their factors, which the result refers to.
   QuantizationFactors FactorsOf(const Tile& tile, std::vector<Acc>* largest) const {
     if (!stages_.quantizes()) return {};
     QuantizationFactors factors = stages_.StaticFactors();
@@ -338,7 +338,7 @@ class StagedTiles {
   const std::int64_t group_channels_;
   const std::int64_t spatial_;
   std::int64_t step_ = 0;   // Positions, or groups, of a tile.
-  std::int64_t tiles_ = 0;  // Of a sample.
+  std::int64_t tiles_ = 0;  // Tiles of a sample.
 };
 
 }  // namespace
@@ -347,7 +347,7 @@ template <class Acc>
 void NormalizeStagedTiles(const Stages<Acc>& stages) {
   const StagedTiles<Acc> tiles(stages);
   const Parallel& parallel = stages.batch.parallel;
-  // Tiles over cores where there are plenty, and the blocks of each over cores otherwise.
+  // Parallel over tiles if there are many, else over the blocks of each.
   const bool split = parallel.threads() > 1 && tiles.count() < 4 * parallel.threads();
   const Parallel inner = split ? parallel : Parallel(1);
   parallel.For(tiles.count(), split ? tiles.count() : 1, [&](std::int64_t begin, std::int64_t end) {

@@ -57,7 +57,7 @@ void Read(const InputRun& run, void* buffer) {
   }
 }
 
-// The map is of the type, whatever x and y are.
+// The map has the tensor's type, whatever x and y have.
 template <class Format, class Map>
 HWY_INLINE void StageTransformFrom(const StageRun& run, const Map& map) {
   using Buffer = BufferFormat<typename Format::Acc>;

@@ -1,5 +1,5 @@
-// Styles that are mixed of a table's rows, or are the moments of a second tensor, become a table
-// with a row for each sample: all else reads rows of tables.
+// Styles that are mixed from a table's rows, or are the moments of a second tensor, become a table
+// with a row for each sample: all other code reads rows of tables.
 
 #include "kernels/cpu/styles.h"
 
@@ -18,12 +18,12 @@
 namespace normd::norm::cpu {
 namespace {
 
-// Of a table, for each thread or for one sample: in double tables may be larger than the tensors,
-// and a second-level cache keeps those of so many elements.
+// The size of a table, for each thread or for one sample: in double, tables may be larger than the
+// tensors, and a second-level cache keeps this many elements.
 constexpr std::int64_t kMostTableElements = 16 << 10;
 
-// gamma and beta of some samples, in double like all that is worked out of parameters: then the
-// weight 1 among zeros has the bits of its style's index.
+// gamma and beta of some samples, in double like everything computed from parameters: the weight 1
+// among zeros then gives the same bits as its style's index.
 class SampleTables {
  public:
   SampleTables(const Batch& batch, std::int64_t samples)
@@ -36,7 +36,7 @@ class SampleTables {
   ParamVector gamma() const { return {gamma_.get(), DType::kFloat64}; }
   ParamVector beta() const { return {beta_.get(), DType::kFloat64}; }
 
-  // From sample 0 on.
+  // Fills the table from sample 0 on.
   void Fill(const Segment& segment) const {
     const std::int64_t sources = spec_.style == Style::kMix ? spec_.styles : segment.style_spatial;
     const std::int64_t grain = 1 + kTaskElements / (channels_ * sources);
@@ -58,7 +58,8 @@ class SampleTables {
     return std::make_unique_for_overwrite<double[]>(static_cast<std::size_t>(samples * channels_));
   }
 
-  // The weighted sum of the table's rows, and `more`, to the sample's row of `rows`, if there are.
+  // Writes the weighted sum of the table's rows, plus `more`, to the sample's row of `rows`, if
+  // there are any.
   void Mix(const Segment& segment, std::int64_t sample, const Param& table, double more,
            double* rows) const {
     if (rows == nullptr) return;
@@ -71,7 +72,7 @@ class SampleTables {
         mixed[c] += weight * table.At(k * channels_ + c, 0);
       }
     }
-    if (more == 0) return;  // A sum with 0 would lose the sign of -0.
+    if (more == 0) return;  // Adding 0 would lose the sign of -0.
     for (std::int64_t c = 0; c < channels_; ++c) mixed[c] += more;
   }
 

@@ -9,7 +9,7 @@
 
 namespace normd::norm::cpu {
 
-// InvalidArgument if a sample names a style that the table does not have.
+// InvalidArgument if a sample names a style that is not in the table.
 Status CheckStyleIndexes(const NormSpec& spec, const Segment* segments, std::size_t count);
 
 }  // namespace normd::norm::cpu
