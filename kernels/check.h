@@ -24,13 +24,13 @@ inline bool MultiplyFits(std::int64_t a, std::int64_t b, std::int64_t* product) 
   return true;
 }
 
-// The product of the sizes; 0 if one is negative or the product overflows 63 bits.
+// The product of the sizes; 0 if a size is negative or the product overflows 63 bits.
 std::int64_t ProductOf(const RunSizes& sizes);
 
-// A number for a message, such as "1e-09".
+// A number as messages show it, such as "1e-09".
 std::string TextOf(double value);
 
-// InvalidArgument unless the value of an enumeration is at most its last.
+// InvalidArgument unless the value of an enumeration is at most its last enumerator.
 template <typename Enum>
 Status CheckValue(const char* field, Enum value, Enum last) {
   if (value <= last) return Status();
@@ -39,7 +39,7 @@ Status CheckValue(const char* field, Enum value, Enum last) {
                          std::to_string(static_cast<int>(last)));
 }
 
-// InvalidArgument with the field, what came and what was wanted.
+// InvalidArgument names the field, what came and what was wanted.
 Status CheckParam(const char* name, const ParamVector& param);  // Accepts an absent one.
 Status CheckEps(double eps);
 Status CheckActivation(Activation activation);

@@ -6,8 +6,8 @@
 namespace normd::norm {
 namespace {
 
-// Calls visit(size, kind, stride) for each run of a sample that has more than one element, the
-// innermost first: a run of one moves nothing.
+// Calls visit(size, kind, stride) for each run of a sample, the innermost first. Runs of one
+// element are left out: they move nothing.
 enum class Kind : std::uint8_t { kChannels, kPositions };
 
 template <typename Visit>
@@ -62,8 +62,8 @@ std::int64_t InterleavedPlaces::PositionAt(std::int64_t place) const {
 }
 
 void ShortenRuns(NormSpec* spec, Segment* segment) {
-  // The last pair takes up runs from the innermost on; a pair is full where channels stand before
-  // positions.
+  // Pairs take up runs from the innermost on, the last pair first. A pair that has channels takes
+  // no more positions.
   InterleavedPlaces shorter;
   shorter.channel_runs.fill(1);
   shorter.spatial_runs.fill(1);

@@ -1,4 +1,4 @@
-// Where elements lie with Layout::kInterleaved, and what remains of it when runs have one element.
+// Where elements lie with Layout::kInterleaved, and the simpler layout when runs have one element.
 
 #ifndef NORMD_KERNELS_INTERLEAVED_H_
 #define NORMD_KERNELS_INTERLEAVED_H_
@@ -9,8 +9,8 @@
 
 namespace normd::norm {
 
-// An element of a sample: its channel's place plus its position's is its own, counted in elements
-// from the sample's first.
+// The place of a sample's element is the sum of its channel's and its position's place, counted in
+// elements from the sample's first.
 struct InterleavedPlaces {
   RunSizes channel_runs;
   RunSizes spatial_runs;
@@ -22,10 +22,9 @@ struct InterleavedPlaces {
   std::int64_t PositionAt(std::int64_t place) const;
 };
 
-// Brings a segment's runs into their shortest form: runs of one element go, and what is adjacent
-// then becomes one run. Where that leaves at most one run of each kind, the layout becomes
-// kChannelsFirst or kChannelsLast, without runs. The spec and the segment are valid, and the
-// segment is not empty.
+// Brings a segment's runs into their shortest form: drops runs of one element and joins adjacent
+// ones. If at most one run of each kind is left, the layout becomes kChannelsFirst or
+// kChannelsLast, without runs. The spec and the segment are valid, and the segment is not empty.
 void ShortenRuns(NormSpec* spec, Segment* segment);
 
 }  // namespace normd::norm

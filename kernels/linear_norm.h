@@ -39,7 +39,7 @@ constexpr bool IsLinearNormDType(DType dtype) {
   return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
 }
 
-// What follows the norm, applied in this order; the activation comes last.
+// The steps after the norm, applied in this order; the activation comes last.
 struct Epilogue {
   bool add = false;       // v = v + y
   bool multiply = false;  // v = v * y
@@ -75,7 +75,7 @@ struct LinearNormSegment {
 };
 
 // InvalidArgument, with the field, what came and what was wanted, if the spec, the parameters or
-// the segments break a condition stated above or their bytes overflow 63 bits.
+// the segments break a condition stated above or their sizes in bytes overflow 63 bits.
 Status ValidateLinearNorm(const LinearNormSpec& spec, const LinearNormParams& params);
 Status ValidateLinearNormSegments(const LinearNormSpec& spec, const LinearNormSegment* segments,
                                   std::size_t count);

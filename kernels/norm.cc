@@ -36,7 +36,7 @@ Status CheckFinite(const char* field, double value, DType dtype) {
                          (dtype == DType::kFloat64 ? "" : " of float's range"));
 }
 
-// Stages 1 to 3: what is normalized, over which rows.
+// Stages 1 to 3: the normalized values and their rows.
 Status CheckInput(const NormSpec& spec, const NormParams& params) {
   const bool sum = spec.residual || IsPresent(params.input_bias);
   if (spec.residual_out && !sum) {
@@ -64,7 +64,7 @@ Status CheckInput(const NormSpec& spec, const NormParams& params) {
   return Status();
 }
 
-// Stage 5: where scale and shift come from.
+// Stage 5: the source of scale and shift.
 Status CheckStyle(const NormSpec& spec, const NormParams& params) {
   for (const Status& status : {CheckValue("style", spec.style, Style::kTensor),
                                CheckFinite("weight_offset", spec.weight_offset, spec.dtype),
@@ -92,7 +92,7 @@ Status CheckStyle(const NormSpec& spec, const NormParams& params) {
   return Status();
 }
 
-// Stage 7: as what y is written.
+// Stage 7: the form of y.
 Status CheckQuantization(const NormSpec& spec) {
   for (const Status& status :
        {CheckValue("quantization", spec.quantization, Quantization::kFloat8E4M3),
@@ -129,7 +129,7 @@ std::string RunsText(const RunSizes& runs) {
   return text + "]";
 }
 
-// Where the elements lie.
+// The layout of the elements.
 Status CheckLayout(const NormSpec& spec) {
   if (Status status = CheckValue("layout", spec.layout, Layout::kInterleaved); !status.ok()) {
     return status;
@@ -216,7 +216,7 @@ Status RefuseSegment(std::size_t index, const char* field, const std::string& wh
   return InvalidArgument("segments[" + std::to_string(index) + "]." + field + ": " + why);
 }
 
-// InvalidArgument unless each tensor is there exactly when it is wanted, and aligned.
+// InvalidArgument unless exactly the wanted tensors are there and aligned.
 Status CheckTensors(const NormSpec& spec, const Segment& segment, std::size_t index,
                     InputAlignment input) {
   struct Tensor {
@@ -255,7 +255,7 @@ Status CheckTensors(const NormSpec& spec, const Segment& segment, std::size_t in
   return Status();
 }
 
-// InvalidArgument unless what a segment asks for beside y exists.
+// InvalidArgument unless the outputs that a segment asks for beside y exist.
 Status CheckStatisticsOut(const NormSpec& spec, const Segment& segment, std::size_t index) {
   const std::size_t element = spec.dtype == DType::kFloat64 ? 8 : 4;
   if (segment.mean_out != nullptr && spec.statistics != Statistics::kMeanVariance) {
@@ -286,7 +286,7 @@ Status CheckRuns(const NormSpec& spec, const Segment& segment, std::size_t index
                            std::to_string(segment.spatial));
 }
 
-// InvalidArgument unless the sizes are right that x's shape does not say.
+// Checks the sizes that do not follow from x's shape.
 Status CheckSizes(const NormSpec& spec, const Segment& segment, std::size_t index) {
   if ((spec.style == Style::kTensor) != (segment.style_spatial > 0) || segment.style_spatial < 0) {
     return RefuseSegment(index, "style_spatial",

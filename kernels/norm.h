@@ -1,4 +1,4 @@
-// The contract that every backend keeps: what a normalization computes, and on what.
+// The contract of every backend: what a normalization computes, and on what.
 //
 // A tensor is a list of samples, each a matrix of `channels` x `spatial` elements (channels first)
 // or `spatial` x `channels` (channels last), or with channels and positions in turn. The channels
@@ -64,7 +64,8 @@ enum class Layout : std::uint8_t {
   kInterleaved = 2,
 };
 
-// What a row is normalized by. The variance is the population variance (divided by the count).
+// The statistics that normalize a row. The variance is the population variance (divided by the
+// count).
 enum class Statistics : std::uint8_t {
   kMeanVariance = 0,  // Each row's own: rstd = 1 / sqrt(variance + eps).
   kMeanSquare = 1,    // Each row's own mean of squares in place of the variance; the mean is 0.
@@ -76,16 +77,17 @@ enum class Statistics : std::uint8_t {
   kLargestAbsolute = 5  // p = infinity; a NaN makes it NaN.
 };
 
-// What one model version computes; constant over all its batches.
+// The computation of one model version; constant over all its batches.
 struct NormSpec {
   Statistics statistics = Statistics::kMeanVariance;
-  DType dtype = DType::kFloat32;  // The type of x, and of what has no other named below.
+  // The type of x, and of all tensors that have no type of their own below.
+  DType dtype = DType::kFloat32;
   Layout layout = Layout::kChannelsFirst;
   std::int64_t channels = 0;  // > 0, < 2^60
   std::int64_t groups = 0;    // > 0, divides channels
   double eps = 1e-5;          // Finite, >= 0
   Activation activation = Activation::kNone;
-  double leaky_slope = 0.01;  // For kLeakyRelu; rounded to float where the accumulation is.
+  double leaky_slope = 0.01;  // For kLeakyRelu; rounded to float if the accumulation type is float.
   bool residual = false;      // Each segment has one.
   bool residual_out = false;  // v is also written. Only with `residual` or an input bias.
   bool gate = false;          // Each segment has one. Only with `residual`.
@@ -121,18 +123,18 @@ struct NormParams {
   ParamVector gamma;     // Absent: 1. Not with Style::kTensor.
   ParamVector beta;      // Absent: 0. Not with Style::kTensor.
   ParamVector mean;      // Statistics::kGiven only, and then required.
-  ParamVector variance;  // As mean. Negative values are not rejected; they give NaN as in PyTorch.
+  ParamVector variance;  // As mean. Negative values are accepted and give NaN, as in PyTorch.
   ParamVector input_bias = {};  // Absent: 0.
 };
 
 // One request's tensors in a batch. Borrowed: they outlive the computation.
 //
-// Those of x's shape are x, residual, other, and the outputs y and residual_out. They are aligned
-// to their element, but on the CPU inputs may begin at any byte; wider alignment is never needed,
-// 64 bytes is fastest. In place, y may be exactly its segment's x, residual or other, if it has
-// their type, and residual_out exactly its x or residual; otherwise an output overlaps no input of
-// the batch, and it overlaps no other output. samples == 0 and spatial == 0 are allowed and write
-// nothing; the pointers may then be null.
+// x, residual, other, y and residual_out have x's shape. They are aligned to their element, but on
+// the CPU inputs may begin at any byte; wider alignment is never needed, 64 bytes is fastest. In
+// place, y may be exactly its segment's x, residual or other, if it has their type, and
+// residual_out exactly its x or residual. Otherwise an output overlaps no input of the batch and no
+// other output. samples == 0 and spatial == 0 are allowed and write nothing; the pointers may then
+// be null.
 //
 // Rows are counted in the order of samples, groups and, with Rows::kPosition, positions.
 struct Segment {
@@ -144,23 +146,23 @@ struct Segment {
   void* residual_out = nullptr;        // With NormSpec::residual_out, and only then.
   const NormParams* params = nullptr;  // In place of the batch's; null: the batch's.
   const void* other = nullptr;         // With combine_input or combine_output, and only then.
-  // [samples, channels] each, of x's type; with the spec's field of the same name, and only then.
+  // [samples, channels] each, of x's type; exactly when the spec's field of the same name is set.
   const void* gate = nullptr;
   const void* scale = nullptr;
   const void* shift = nullptr;
-  // One of them as NormSpec::style says, and only then. A row that the table does not have is
-  // InvalidArgument on the CPU and makes its sample NaN on a device.
+  // At most one of them, as NormSpec::style says. An index outside the table is InvalidArgument on
+  // the CPU and makes its sample NaN on a device.
   const std::int64_t* style_index = nullptr;  // [samples], each in [0, styles)
   const void* style_weights = nullptr;        // [samples, styles] of x's type
   const void* style_tensor = nullptr;  // [samples, channels, style_spatial] in x's layout and type
   std::int64_t style_spatial = 0;      // > 0 with style_tensor, else 0.
-  // What each row was normalized by, in the accumulation type; null where it is not wanted. The
-  // mean exists with kMeanVariance alone, neither with given statistics. The mean of a row with an
-  // infinity is an infinity or a NaN.
+  // The statistics that normalized each row, in the accumulation type; null where they are not
+  // wanted. The mean exists with kMeanVariance alone; neither exists with given statistics. The
+  // mean of a row with an infinity is an infinity or a NaN.
   void* mean_out = nullptr;
   void* rstd_out = nullptr;
-  // The scales, which quantized values are to be multiplied with: [rows], or [rows, blocks of a
-  // row]. With QuantizationScale::kRow and kBlock, and only then.
+  // The factors that turn quantized values back: [rows], or [rows, blocks of a row]. Exactly with
+  // QuantizationScale::kRow and kBlock.
   float* scale_out = nullptr;
   RunSizes spatial_runs = {};  // With Layout::kInterleaved: their product is `spatial`; else 0.
 };
@@ -175,22 +177,22 @@ constexpr std::int64_t RowsOfSample(const NormSpec& spec, std::int64_t spatial) 
   return spec.groups * (spec.rows == Rows::kGroup ? 1 : spatial);
 }
 
-// Whether the spec and the parameters ask for nothing but rows of groups, statistics that are given
-// or of mean and squares, one gamma and beta for all samples, an activation, and a residual without
-// a gate: what backends have specialised kernels for. All else is computed stage by stage.
+// Whether specialised kernels compute this: rows of groups, given statistics or mean and squares,
+// one gamma and beta for all samples, an activation, and a residual without a gate. Everything else
+// is computed stage by stage.
 bool IsPlain(const NormSpec& spec, const NormParams& params);
 
 // InvalidArgument, with the field, what came and what was wanted, if the spec or the parameters
 // break a condition stated above. Backends call it; a caller that validates at load need not.
 Status ValidateSpec(const NormSpec& spec, const NormParams& params);
 
-// What a backend asks of x.
+// The alignment of x that a backend needs.
 enum class InputAlignment { kElement, kByte };
 
-// InvalidArgument if a segment's counts are negative, its bytes overflow 63 bits, a pointer of a
-// segment with elements is null, is there although the spec has no use for it, or is not aligned
-// (outputs to their element, inputs as `input` says), if its own parameters are not those of the
-// spec, or if its rows do not lie together in memory although they are quantized in blocks.
+// InvalidArgument if a segment's counts are negative or its bytes overflow 63 bits; if a pointer of
+// a segment with elements is null, set although the spec has no use for it, or not aligned (outputs
+// to their element, inputs as `input` says); if its own parameters are not those of the spec; or if
+// rows that are quantized in blocks do not lie together in memory.
 Status ValidateSegments(const NormSpec& spec, const Segment* segments, std::size_t count,
                         InputAlignment input = InputAlignment::kElement);
 

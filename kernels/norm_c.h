@@ -33,8 +33,8 @@ typedef int32_t norm_result;
 enum {
   NORM_OK = 0,
   NORM_INVALID_ARGUMENT = 1, /* The call is wrong whatever the machine. */
-  NORM_UNSUPPORTED = 2,      /* Right, but not on this device or in this build. */
-  NORM_OUT_OF_MEMORY = 3,    /* A workspace that is too small, or an allocation that failed. */
+  NORM_UNSUPPORTED = 2,      /* The call is right, but this device or build cannot do it. */
+  NORM_OUT_OF_MEMORY = 3,    /* The workspace is too small, or an allocation failed. */
   NORM_DEVICE_ERROR = 4      /* The device reported an error; its context may be unusable. */
 };
 
@@ -79,7 +79,7 @@ typedef struct norm_spec {
   int64_t channels;
   int64_t groups;
   double eps;
-  double leaky_slope; /* Of NORM_LEAKY_RELU. */
+  double leaky_slope; /* For NORM_LEAKY_RELU. */
   /* The stages; 0: the stage is absent. 1: each segment has a residual, and v = x + residual,
    * rounded to dtype, takes the place of x. */
   uint8_t residual;
@@ -96,8 +96,8 @@ typedef struct norm_spec {
   uint8_t reserved[5];        /* 0 */
   int64_t styles;             /* > 0 with NORM_STYLE_INDEX and NORM_STYLE_MIX, else 0. */
   double weight_offset;
-  /* Exactly this value is added to `scale`. NormSpec has 1 unless it is set; here a structure of
-   * zeros has 0, which makes `scale` the factor itself. Adaptive norms want 1. */
+  /* Exactly this value is added to `scale`. NormSpec's default is 1; here a structure of zeros has
+   * 0, which makes `scale` the factor itself. Adaptive norms want 1. */
   double scale_offset;
   double output_scale; /* With NORM_SCALE_STATIC and a quantization. */
   /* With NORM_INTERLEAVED: > 0, their product channels; else 0. A sample is
@@ -123,7 +123,7 @@ typedef struct norm_params {
   norm_vector input_bias;
 } norm_params;
 
-/* One tensor of the batch: samples x channels x spatial, or samples x spatial x channels; not of
+/* One tensor of the batch: samples x channels x spatial, or samples x spatial x channels; not with
  * NORM_INTERLEAVED. */
 typedef struct norm_segment {
   const void* x;
@@ -132,7 +132,7 @@ typedef struct norm_segment {
   int64_t spatial;
 } norm_segment;
 
-/* A tensor of the batch with all that it may bring. */
+/* A tensor of the batch with all that may come with it. */
 typedef struct norm_tensors {
   const void* x;
   void* y;
@@ -141,7 +141,7 @@ typedef struct norm_tensors {
   const void* residual;      /* With norm_spec.residual, and only then. */
   void* residual_out;        /* With norm_spec.residual_out, and only then. */
   const norm_params* params; /* In place of the batch's; NULL: the batch's. */
-  /* Each of the following is there with its stage, and only then. */
+  /* Each of the following is set with its stage, and only then. */
   const void* other; /* With combine_input or combine_output. */
   const void* gate;  /* This, scale and shift: samples x channels. */
   const void* scale;
@@ -150,7 +150,7 @@ typedef struct norm_tensors {
   const void* style_weights;  /* samples x styles, of x's dtype */
   const void* style_tensor;   /* samples x channels x style_spatial, in x's layout. */
   int64_t style_spatial;      /* > 0 with style_tensor, else 0. */
-  /* One a row, float for all dtypes but NORM_FLOAT64; NULL where they are not wanted. */
+  /* One per row, float for all dtypes but NORM_FLOAT64; NULL if they are not wanted. */
   void* mean_out;
   void* rstd_out;
   float* scale_out; /* With NORM_SCALE_ROW and NORM_SCALE_BLOCK. */
@@ -182,7 +182,7 @@ typedef struct norm_linear_spec {
   int64_t in_features;
   int64_t out_features;
   double eps;
-  float leaky_slope;   /* Of NORM_LEAKY_RELU. */
+  float leaky_slope;   /* For NORM_LEAKY_RELU. */
   uint8_t multiply;    /* 1: v = v * y, after `add` */
   uint8_t reserved[3]; /* 0 */
 } norm_linear_spec;
@@ -212,7 +212,7 @@ NORM_C_API const char* norm_last_error(void);
 typedef struct norm_cpu_executor norm_cpu_executor;
 /* max_threads, to 4096: at most as many compute at once; 0: all that the process may use. */
 NORM_C_API norm_result norm_cpu_executor_create(int32_t max_threads, norm_cpu_executor** out);
-NORM_C_API void norm_cpu_executor_destroy(norm_cpu_executor* executor); /* NULL: nothing. */
+NORM_C_API void norm_cpu_executor_destroy(norm_cpu_executor* executor); /* NULL is allowed. */
 /* Blocks until y is written. */
 NORM_C_API norm_result norm_cpu_normalize(const norm_cpu_executor* executor, const norm_spec* spec,
                                           const norm_params* params, const norm_segment* segments,
@@ -230,7 +230,7 @@ NORM_C_API norm_result norm_cpu_linear_create(const norm_cpu_executor* executor,
                                               const norm_linear_spec* spec,
                                               const norm_linear_params* params,
                                               norm_cpu_linear** out);
-NORM_C_API void norm_cpu_linear_destroy(norm_cpu_linear* linear); /* NULL: nothing. */
+NORM_C_API void norm_cpu_linear_destroy(norm_cpu_linear* linear); /* NULL is allowed. */
 /* Blocks until out is written. */
 NORM_C_API norm_result norm_cpu_linear_norm(const norm_cpu_linear* linear,
                                             const norm_linear_segment* segments, size_t count);
@@ -239,14 +239,14 @@ NORM_C_API norm_result norm_cpu_linear_norm(const norm_cpu_linear* linear,
  * host memory and are not needed after the call. */
 typedef struct norm_cuda_device norm_cuda_device;
 NORM_C_API norm_result norm_cuda_device_open(int32_t ordinal, norm_cuda_device** out);
-NORM_C_API void norm_cuda_device_close(norm_cuda_device* device); /* NULL: nothing. */
+NORM_C_API void norm_cuda_device_close(norm_cuda_device* device); /* NULL is allowed. */
 /* Bytes of workspace that norm_cuda_normalize needs for this batch. strategy: NULL or "auto", or
- * the name of one to force (norm_bench --help). */
+ * the name of a strategy to force (norm_bench --help). */
 NORM_C_API norm_result norm_cuda_workspace_bytes(const norm_cuda_device* device,
                                                  const norm_spec* spec,
                                                  const norm_segment* segments, size_t count,
                                                  const char* strategy, size_t* out);
-/* Enqueues the preparation of new workspace memory, aligned to 256 bytes. Once is enough. */
+/* Enqueues the preparation of new workspace memory, aligned to 256 bytes. Needed once. */
 NORM_C_API norm_result norm_cuda_workspace_init(void* workspace, size_t bytes, void* stream);
 
 typedef struct norm_cuda_launch {
@@ -256,8 +256,8 @@ typedef struct norm_cuda_launch {
   void* workspace;      /* NULL where norm_cuda_workspace_bytes is 0. */
   size_t workspace_bytes;
   const char* strategy; /* As above. */
-  /* 1: the workspace is in any state, and the call enqueues its preparation if
-   * its kernels need one. So every replay of a captured call prepares its own workspace. */
+  /* 1: the workspace is in any state, and the call enqueues its preparation if its kernels need
+   * one. Every replay of a captured call then prepares its own workspace. */
   uint32_t new_workspace;
   uint32_t reserved2; /* 0 */
 } norm_cuda_launch;
@@ -267,8 +267,7 @@ NORM_C_API norm_result norm_cuda_normalize(const norm_cuda_device* device, const
                                            const norm_params* params, const norm_segment* segments,
                                            size_t count, const norm_cuda_launch* launch);
 
-/* The same for a batch. NORM_UNSUPPORTED for a stage that the device's kernels
- * do not compute. */
+/* The same for a batch. NORM_UNSUPPORTED for a stage that the device's kernels do not compute. */
 NORM_C_API norm_result norm_cuda_batch_workspace_bytes(const norm_cuda_device* device,
                                                        const norm_spec* spec,
                                                        const norm_batch* batch,
@@ -278,8 +277,8 @@ NORM_C_API norm_result norm_cuda_normalize_batch(const norm_cuda_device* device,
                                                  const norm_batch* batch,
                                                  const norm_cuda_launch* launch);
 
-/* The fused layer; kernels/cuda/linear_norm.h says more. Bytes of the device
- * memory, aligned to 256 bytes, that prepare fills with the weights for this spec. */
+/* The fused layer; kernels/cuda/linear_norm.h says more. The bytes of device memory, aligned to 256
+ * bytes, that prepare fills with the weights for this spec. */
 NORM_C_API norm_result norm_cuda_linear_weight_bytes(const norm_cuda_device* device,
                                                      const norm_linear_spec* spec, size_t* out);
 /* Enqueues the preparation on the stream, a cudaStream_t of the current device. */

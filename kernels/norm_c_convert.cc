@@ -9,16 +9,16 @@
 namespace normd::norm::c {
 namespace {
 
-// A fixed buffer, so that reporting that memory is out needs none.
+// A fixed buffer, so that an out-of-memory error can be reported without an allocation.
 thread_local char last_error[512] = "";
 
 ParamVector ToVector(const norm_vector& v) {
-  // Out of range values stay out of range in eight bits.
+  // Values out of range stay out of range in eight bits.
   const std::uint32_t dtype = v.dtype > 0xff ? 0xff : v.dtype;
   return {v.data, static_cast<DType>(dtype)};
 }
 
-// All but the parameters.
+// Converts everything but the parameters.
 Segment ToSegment(const norm_tensors& in) {
   Segment out{in.x, in.y, in.samples, in.spatial, in.residual, in.residual_out};
   out.other = in.other;
@@ -36,7 +36,7 @@ Segment ToSegment(const norm_tensors& in) {
   return out;
 }
 
-// The C++ contract's values are used as they come.
+// The C++ contract has the same values.
 template <typename Enum>
 constexpr bool Equal(int in_c, Enum value) {
   return in_c == static_cast<int>(value);
@@ -175,7 +175,7 @@ Status Segments::Take(const norm_batch* batch) {
   const char* at = reinterpret_cast<const char*>(batch->tensors);
   for (std::size_t i = 0; i < batch->count; ++i, at += batch->tensors_size) {
     norm_tensors in;
-    std::memcpy(&in, at, sizeof(in));  // The caller's step may be of any alignment.
+    std::memcpy(&in, at, sizeof(in));  // The caller's step may have any alignment.
     out[i] = ToSegment(in);
     if (in.params == nullptr) continue;
     if (status = ToParams(in.params, &params_.emplace_back()); !status.ok()) return status;

@@ -1,4 +1,5 @@
-// What the C ABI's sources share: its structures as the C++ contract's, and errors as results.
+// Conversions that the C ABI's sources share: its structures to those of the C++ contract, and
+// errors to results.
 
 #ifndef NORMD_KERNELS_NORM_C_CONVERT_H_
 #define NORMD_KERNELS_NORM_C_CONVERT_H_
@@ -16,11 +17,11 @@
 
 namespace normd::norm::c {
 
-// A caller's tensors as segments, with the parameters that some of them bring.
+// A caller's tensors as segments, with the parameters that some of them have.
 class Segments {
  public:
-  // Both may allocate. InvalidArgument for a null array, a batch that is smaller than its first
-  // version had it, and parameters that are.
+  // Both may allocate. InvalidArgument for a null array, and for a batch or parameters that are
+  // smaller than in version 1.
   Status Take(const norm_segment* segments, std::size_t count);
   Status Take(const norm_batch* batch);
 
@@ -28,14 +29,14 @@ class Segments {
   std::size_t size() const { return count_; }
 
  private:
-  // A call for a few tensors allocates nothing.
+  // Calls with few tensors allocate nothing.
   static constexpr std::size_t kInline = 8;
   Segment* Resize(std::size_t count);
 
   std::size_t count_ = 0;
   Segment inline_[kInline];
   std::unique_ptr<Segment[]> many_;
-  std::deque<NormParams> params_;  // A deque: what segments point to stays where it is.
+  std::deque<NormParams> params_;  // A deque, because segments point to its elements.
 };
 
 // The caller's segments are used in place.
@@ -50,8 +51,8 @@ inline const LinearNormSegment* ToSegments(const norm_linear_segment* segments) 
   return reinterpret_cast<const LinearNormSegment*>(segments);
 }
 
-// InvalidArgument if the structure is null or smaller than version 1 had it. Values are checked by
-// the backends.
+// InvalidArgument if the structure is null or smaller than in version 1. The backends check the
+// values.
 Status ToSpec(const norm_spec* in, NormSpec* out);
 Status ToParams(const norm_params* in, NormParams* out);
 Status ToLinearSpec(const norm_linear_spec* in, LinearNormSpec* out);

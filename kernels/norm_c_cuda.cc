@@ -24,8 +24,8 @@ const double kAnyAddress[1] = {};
 const std::int64_t kAnyIndex = 0;
 const float kAnyFloat = 0;
 
-// Validates all but the addresses, which need not be known when the workspace is allocated: whether
-// a tensor is there follows from the spec.
+// Validates everything but the addresses, which need not be known when the workspace is allocated:
+// the spec says which tensors are there.
 Status CheckCounts(const norm::NormSpec& spec, const norm::c::Segments& segments) {
   const auto if_wanted = [](bool wanted) { return wanted ? kAnyAddress : nullptr; };
   const auto writable = [](const void* data) { return const_cast<void*>(data); };
@@ -58,7 +58,7 @@ Status CheckCounts(const norm::NormSpec& spec, const norm::c::Segments& segments
   return Status();
 }
 
-// A spec whose sizes can be computed with.
+// A spec whose sizes are safe to compute with.
 Status ToCheckedSpec(const norm_linear_spec* in, norm::LinearNormSpec* out) {
   if (Status status = norm::c::ToLinearSpec(in, out); !status.ok()) return status;
   alignas(8) static const double kAnyWeight = 0;

@@ -47,7 +47,7 @@ double CombineWith(Combine combine, double v, double other) {
   return v;
 }
 
-// Where the elements of a segment lie, and which parameters count for them.
+// Where the elements of a segment lie, and which parameters apply to them.
 class ReferenceTensor {
  public:
   ReferenceTensor(const NormSpec& spec, const NormParams& params, const Segment& segment)
@@ -69,7 +69,7 @@ class ReferenceTensor {
   std::int64_t Sample(std::int64_t index) const {
     return index / (spec_.channels * segment_.spatial);
   }
-  // Element of an array [samples, channels] of the spec's type.
+  // An element of an array [samples, channels] of the spec's type.
   double OfSample(const void* data, std::int64_t n, std::int64_t c) const {
     return LoadElement(spec_.dtype, data, n * spec_.channels + c);
   }
@@ -82,7 +82,7 @@ class ReferenceTensor {
     return v;
   }
 
-  // Factor and offset of a sample's channel.
+  // The factor and offset of a sample's channel.
   struct Affine {
     double factor;
     double offset;
@@ -103,7 +103,8 @@ class ReferenceTensor {
   }
 
  private:
-  // Whether there is one before the sample's shift: an infinite factor makes no NaN of none.
+  // Whether an offset precedes the sample's shift. Without one, an infinite factor must not make a
+  // NaN.
   bool HasOffset() const { return params_.beta.data != nullptr || spec_.style == Style::kTensor; }
 
   Affine ComputeAffine(std::int64_t n, std::int64_t c) const {
@@ -169,7 +170,8 @@ class ReferenceTensor {
   const NormParams& params_;
   const Segment& segment_;
   const InterleavedPlaces places_;  // With Layout::kInterleaved.
-  // A channel's elements come together, and a style tensor's statistics take its whole channel.
+  // Kept because a channel's elements come together, and a style tensor's statistics take its whole
+  // channel.
   Affine cached_{};
   std::int64_t cached_sample_ = -1;
   std::int64_t cached_channel_ = -1;
@@ -179,7 +181,7 @@ bool IsSum(const NormSpec& spec, const NormParams& params) {
   return spec.residual || params.input_bias.data != nullptr;
 }
 
-// What is normalized.
+// The value that is normalized.
 double InputElement(const NormSpec& spec, const NormParams& params, const Segment& segment,
                     std::int64_t index) {
   if (IsSum(spec, params)) return NormalizedElement(spec, params, segment, index);
@@ -220,7 +222,7 @@ RowNorm NormOf(const NormSpec& spec, const std::vector<double>& row) {
   return norm;
 }
 
-// Calls visit(row, n, elements), the elements as pairs of channel and index, for each row.
+// Calls visit(row, n, elements) for each row; the elements are pairs of channel and index.
 template <typename Visit>
 void ForRows(const NormSpec& spec, const Segment& segment, const Visit& visit) {
   const bool positions = spec.rows == Rows::kPosition;
@@ -251,7 +253,7 @@ double NormalizedElement(const NormSpec& spec, const NormParams& params, const S
                          std::int64_t index) {
   const double sum = ReferenceTensor(spec, params, segment).Sum(index);
   if (!IsSum(spec, params)) return sum;
-  double rounded = 0;  // StoreElement fills as much of it as the type has.
+  double rounded = 0;  // StoreElement fills as many of its bytes as the type has.
   StoreElement(spec.dtype, &rounded, 0, sum);
   return LoadElement(spec.dtype, &rounded, 0);
 }
@@ -260,7 +262,7 @@ Status NormalizeReference(const NormSpec& spec, const NormParams& params, const 
                           const ReferenceOutputs& out) {
   if (Status status = ValidateSpec(spec, params); !status.ok()) return status;
   Segment checked = segment;
-  // Outputs are not used, so they need not be there.
+  // The outputs are not used, so they need not be set.
   if (checked.y == nullptr) checked.y = const_cast<void*>(checked.x);
   if (spec.residual_out && checked.residual_out == nullptr) checked.residual_out = checked.y;
   float scale = 0;

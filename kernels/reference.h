@@ -1,5 +1,5 @@
-// The float64 reference that every kernel is held against: scalar, sequential, written to be read.
-// Tests, norm_bench and `normload --verify` use it; nothing on a serving path does.
+// The float64 reference for every kernel: scalar, sequential, written to be read. Tests, norm_bench
+// and `normload --verify` use it; nothing on a serving path does.
 
 #ifndef NORMD_KERNELS_REFERENCE_H_
 #define NORMD_KERNELS_REFERENCE_H_
@@ -15,18 +15,18 @@ namespace normd::norm {
 double LoadElement(DType dtype, const void* data, std::int64_t index);
 
 // Rounds `value` to nearest even into element `index`; overflow gives an infinity, a NaN a quiet
-// NaN. Quantized types as StoreQuantized; an index is one that its type holds.
+// NaN. Quantized types as StoreQuantized; an index must fit its type.
 void StoreElement(DType dtype, void* data, std::int64_t index, double value);
 
 // Element `index` of an array of quantized values, exactly.
 double LoadQuantized(Quantization quantization, const void* data, std::int64_t index);
 
-// `value`, which the scale has divided already, rounded to nearest even and saturated.
+// Stores `value`, already divided by the scale, rounded to nearest even and saturated.
 void StoreQuantized(Quantization quantization, void* data, std::int64_t index, double value);
 
-// Element `index` of what residual_out is: x with what is added to it, rounded to the type. What a
-// backend writes there has these values exactly, but where a gate multiplies x: there it may round
-// the product first. `params` are those that count for the segment.
+// Element `index` of residual_out: x plus its addends, rounded to the type. Backends write exactly
+// these values, except where a gate multiplies x: they may round that product first. `params` are
+// those that apply to the segment.
 double NormalizedElement(const NormSpec& spec, const NormParams& params, const Segment& segment,
                          std::int64_t index);
 
@@ -47,7 +47,7 @@ inline Status NormalizeReference(const NormSpec& spec, const NormParams& params,
   return NormalizeReference(spec, params, segment, ReferenceOutputs{y});
 }
 
-// The scale of each row or block of `y`, NormalizeReference's, in float64: as many as
+// The scale of each row or block of `y`, NormalizeReference's result, in float64: as many as
 // Segment::scale_out has. Only with QuantizationScale::kRow or kBlock.
 std::vector<double> ReferenceScales(const NormSpec& spec, const Segment& segment, const double* y);
 

@@ -24,8 +24,8 @@ void Write(void* data, std::int64_t index, T value) {
               sizeof(T));
 }
 
-// 2^exponent, from the bits of the smallest normal double to those of the largest power. std::ldexp
-// takes most of the time of a reference whose elements have 16 bits.
+// 2^exponent, between the smallest and the largest normal double. std::ldexp would take most of the
+// reference's time with 16-bit elements.
 double PowerOfTwo(int exponent) {
   const std::uint64_t bits = static_cast<std::uint64_t>(exponent + 1023) << 52;
   double power = 0;
@@ -33,7 +33,7 @@ double PowerOfTwo(int exponent) {
   return power;
 }
 
-// Of a finite number but 0: floor(log2 |value|), and -1023 for subnormal ones.
+// floor(log2 |value|) of a finite number other than 0, and -1023 for subnormal ones.
 int ExponentOf(double value) {
   std::uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(bits));
@@ -132,7 +132,7 @@ void StoreQuantized(Quantization quantization, void* data, std::int64_t index, d
   const int sign = std::signbit(value) ? 0x80 : 0;
   if (std::isnan(value)) return Write(data, index, static_cast<std::uint8_t>(sign | 0x7f));
   const double magnitude = std::min(std::fabs(value), 448.0);
-  // A step of the format is 2^(exponent - 3), of the subnormals 2^-9.
+  // The format's step is 2^(exponent - 3), for subnormals 2^-9.
   const int exponent = magnitude == 0 ? -6 : std::max(std::ilogb(magnitude), -6);
   const int steps = static_cast<int>(std::nearbyint(std::ldexp(magnitude, 3 - exponent)));
   Write(data, index, static_cast<std::uint8_t>(sign | (((exponent + 6) << 3) + steps)));

@@ -1,4 +1,4 @@
-// The sizes of dimensions of one kind that take turns with those of another.
+// The sizes of one kind of dimension (channels or positions) where the two kinds take turns.
 //
 // This header is C++17 and needs no library: host code and .cu files share it.
 

@@ -1,4 +1,4 @@
-// Some of a segment's samples as a segment.
+// A part of a segment's samples as a segment.
 
 #ifndef NORMD_KERNELS_SAMPLE_RANGE_H_
 #define NORMD_KERNELS_SAMPLE_RANGE_H_

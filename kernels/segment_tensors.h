@@ -1,4 +1,4 @@
-// The tensors of a segment as lists, for callers that carry tensors as lists.
+// The tensors of a segment, for callers that hold tensors in lists.
 
 #ifndef NORMD_KERNELS_SEGMENT_TENSORS_H_
 #define NORMD_KERNELS_SEGMENT_TENSORS_H_
@@ -25,17 +25,17 @@ enum class SegmentInput : std::uint8_t {
 
 enum class SegmentOutput : std::uint8_t { kY, kResidualOut, kScale, kMean, kRstd };
 
-// What a spec takes and can give, in the order of the enumerators.
+// The inputs that a spec takes and the outputs that it can give, in the order of the enumerators.
 std::vector<SegmentInput> InputsOf(const NormSpec& spec);
 std::vector<SegmentOutput> OutputsOf(const NormSpec& spec);
 
-// Whether it has x's shape.
+// Whether the tensor has x's shape.
 constexpr bool IsLikeX(SegmentInput input) {
   return input == SegmentInput::kX || input == SegmentInput::kResidual ||
          input == SegmentInput::kOther;
 }
 
-// Whether a segment may leave it out: then its field is null.
+// Whether a segment may leave the output out: its field is then null.
 constexpr bool IsOptional(SegmentOutput output) {
   return output == SegmentOutput::kMean || output == SegmentOutput::kRstd;
 }
@@ -44,8 +44,8 @@ constexpr bool IsOptional(SegmentOutput output) {
 DType TypeOf(const NormSpec& spec, SegmentInput input);
 DType TypeOf(const NormSpec& spec, SegmentOutput output);
 
-// Sets the field. `bytes` are the tensor's, of all samples of the segment: they tell the size of a
-// style tensor. The segment's samples are set, and `spec` has its type.
+// Sets the field. `bytes` is the tensor's size for all samples of the segment; it tells the size of
+// a style tensor. The segment's samples are already set, and `spec` has its type.
 void SetInput(const NormSpec& spec, SegmentInput input, const void* data, std::int64_t bytes,
               Segment& segment);
 void SetOutput(SegmentOutput output, void* data, Segment& segment);

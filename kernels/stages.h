@@ -1,5 +1,5 @@
-// The stages of a normalization beside its statistics: what is normalized, where scale and shift
-// come from, what follows, and as what the result is written. kernels/norm.h says how they combine.
+// The stages of a normalization beside its statistics: its inputs, the source of scale and shift,
+// and the form of its result. kernels/norm.h says how they combine.
 //
 // This header is C++17 and needs no library: host code and .cu files share it. Values are part of
 // the C ABI.
@@ -13,12 +13,12 @@ namespace normd::norm {
 
 // Which elements share statistics.
 enum class Rows : std::uint8_t {
-  kGroup = 0,     // Those of a group of channels, at all positions of a sample.
-  kPosition = 1,  // Those of a group of channels, at one position of a sample.
+  kGroup = 0,     // The elements of a group of channels, at all positions of a sample.
+  kPosition = 1,  // The elements of a group of channels, at one position of a sample.
 };
 
-// How the second tensor of x's shape joins in. silu(v) = v / (1 + exp(-v)), sigmoid(v) = 1 / (1 +
-// exp(-v)).
+// How the second tensor of x's shape is combined. silu(v) = v / (1 + exp(-v)), sigmoid(v) = 1 / (1
+// + exp(-v)).
 enum class Combine : std::uint8_t {
   kNone = 0,
   kAdd = 1,              // v + other
@@ -27,7 +27,7 @@ enum class Combine : std::uint8_t {
   kMultiplySigmoid = 4,  // v * sigmoid(other)
 };
 
-// Where the style of a sample comes from, which takes the place of one gamma and beta for all.
+// The source of a sample's style, which replaces one gamma and beta for all samples.
 enum class Style : std::uint8_t {
   kNone = 0,
   // gamma and beta are tables [styles, channels]; each sample names a row of them.
@@ -48,18 +48,18 @@ enum class Quantization : std::uint8_t {
   kFloat8E4M3 = 2,  // OCP's E4M3 without infinities: up to 448; a NaN stays one.
 };
 
-// Whose scale it is.
+// Which elements share a scale.
 enum class QuantizationScale : std::uint8_t {
   kStatic = 0,  // NormSpec::output_scale, for all elements.
-  // Each row's own: its largest |y| over LargestQuantized, at least 2^-126.
+  // One scale per row: its largest |y| over LargestQuantized, at least 2^-126.
   kRow = 1,
-  // The same of each block of kQuantizationBlock consecutive elements of a row; the last is
-  // shorter.
+  // One scale per block of kQuantizationBlock consecutive elements of a row, computed likewise; the
+  // last block is shorter.
   kBlock = 2,
 };
 inline constexpr std::int64_t kQuantizationBlock = 128;
 
-// The largest quantized value: what the largest |y| of a row or a block becomes.
+// The largest quantized value, to which the largest |y| of a row or block is mapped.
 constexpr double LargestQuantized(Quantization quantization) {
   return quantization == Quantization::kInt8 ? 127 : 448;
 }

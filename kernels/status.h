@@ -12,8 +12,8 @@ namespace normd::norm {
 enum class StatusCode {
   kOk = 0,
   kInvalidArgument = 1,  // The call is wrong whatever the machine.
-  kUnsupported = 2,      // Right, but not on this device or in this build.
-  kOutOfMemory = 3,      // A workspace that is too small, or an allocation that failed.
+  kUnsupported = 2,      // The call is right, but this device or build cannot do it.
+  kOutOfMemory = 3,      // The workspace is too small, or an allocation failed.
   kDeviceError = 4,      // The device reported an error; its context may be unusable.
 };
 

@@ -1,4 +1,4 @@
-// What all contracts of the kernels are stated in: element types, activations, parameters.
+// Element types, activations and parameters: the vocabulary of all contracts of the kernels.
 //
 // This header is C++17 and needs no library: host code and .cu files share it.
 
@@ -12,18 +12,18 @@ namespace normd::norm {
 
 // The types of elements. Values are part of the C ABI.
 enum class DType : std::uint8_t {
-  // What is normalized, and parameters.
+  // For normalized tensors and parameters.
   kFloat32 = 1,
   kFloat64 = 2,
   kFloat16 = 3,
   kBFloat16 = 4,
-  // What a quantized output has.
+  // For quantized outputs.
   kInt8 = 5,
   kFloat8E4M3 = 6,
   kInt64 = 7,  // Indexes.
 };
 
-// Whether tensors of this type are normalized, and parameters may have it.
+// Whether tensors of this type can be normalized, and parameters can have it.
 constexpr bool IsNormalized(DType dtype) {
   return dtype >= DType::kFloat32 && dtype <= DType::kBFloat16;
 }
@@ -58,7 +58,7 @@ enum class Activation : std::uint8_t {
 // Borrowed.
 struct ParamVector {
   const void* data = nullptr;
-  DType dtype = DType::kFloat32;  // Need not be the tensors'.
+  DType dtype = DType::kFloat32;  // Need not be the tensors' type.
 };
 
 }  // namespace normd::norm
