@@ -1,4 +1,4 @@
-// From a launch to kernels: the element type becomes a template argument, the segments become the
+// From a launch to kernels: the element type becomes a template argument, and the segments become
 // row batches that fit into kernel parameters. Everything else stays a run-time value.
 
 #ifndef NORMD_KERNELS_CUDA_DISPATCH_CUH_
@@ -33,8 +33,8 @@ auto WithElementType(DType dtype, Function function) {
   }
 }
 
-// Whether every row of the batch begins and ends on a multiple of 16 bytes, in x and in y, and so
-// what modulates it.
+// Whether every row of the batch, in x, in y and in what modulates it, begins and ends on a
+// multiple of 16 bytes.
 inline bool IsAligned(const RowBatch& batch) {
   for (int i = 0; i < batch.segment_count; ++i) {
     const RowSegment& segment = batch.segments[i];
@@ -66,7 +66,7 @@ cudaError_t AllowSharedBytes(Kernel kernel, const DeviceLimits& limits) {
                               cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
 }
 
-// Whether the rows of a launch have Lowering::kModulated by gamma and beta.
+// Whether the rows of a launch have Lowering::kModulated with gamma and beta.
 inline bool IsModulatedByGamma(const NormSpec& spec) {
   return spec.weight_offset != 0 && !spec.scale;
 }
@@ -87,7 +87,7 @@ inline RowBatch EmptyRowBatch(const Launch& launch) {
   return batch;
 }
 
-// Appends the first samples of `segment` that the batch has room for; returns how many.
+// Appends as many samples of `segment` as the batch has room for; returns their number.
 inline std::int64_t AppendSamples(const NormSpec& spec, const Segment& segment, std::int64_t done,
                                   int max_segments, RowBatch* batch) {
   constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
@@ -105,7 +105,7 @@ inline std::int64_t AppendSamples(const NormSpec& spec, const Segment& segment, 
   entry.row_bytes = entry.elements * static_cast<std::int64_t>(SizeOf(spec.dtype));
   entry.spatial = spec.rows == Rows::kPosition ? 1 : segment.spatial;
   entry.sample_rows = Divisor(static_cast<std::uint32_t>(sample_rows));
-  if (IsModulatedByGamma(spec)) {  // As those of one sample.
+  if (IsModulatedByGamma(spec)) {  // As if they were one sample's.
     entry.scale = static_cast<const char*>(batch->gamma.data);
     entry.shift = static_cast<const char*>(batch->beta.data);
     entry.sample_rows = Divisor(static_cast<std::uint32_t>(kMaxRows));

@@ -1,4 +1,4 @@
-// What happens to an element once its row's statistics are known: scale, shift, activation.
+// The steps after a row's statistics are known: scale, shift, activation.
 
 #ifndef NORMD_KERNELS_CUDA_EPILOGUE_CUH_
 #define NORMD_KERNELS_CUDA_EPILOGUE_CUH_
@@ -28,7 +28,7 @@ __device__ inline A LoadParam(const ParamVector& param, std::int64_t index, A ab
 }
 
 // Elements [index, index + N) of an array of P, of which `present` exist; the rest is left alone.
-// In 16-byte loads where the address allows.
+// Uses 16-byte loads where the address allows.
 template <typename P, int N, typename A>
 __device__ inline void LoadParamsOf(const void* data, std::int64_t index, int present,
                                     A (&values)[N]) {
@@ -81,8 +81,8 @@ __device__ inline float PowerOfTwo(float value) {
   return result;
 }
 
-// The exponential and the error function of double are a hundred instructions and more: functions,
-// not code in each place. A template, so that only who calls it compiles it.
+// Double's exponential and error function have more than a hundred instructions each, so they are
+// functions and not inlined. They are templates, so that only their callers compile them.
 template <typename A>
 __device__ __noinline__ A WideGate(A value, A argument) {
   return value / (1 + exp(-argument));
@@ -102,16 +102,16 @@ __device__ inline A Gate(A value, A argument) {
   }
 }
 
-// By how many powers of two the factors of 16-bit results are apart from themselves. bfloat16 has
-// float's exponents: shifted so, no factor overflows or is flushed before the result rounds to
-// zero. A float16 cannot tell what is flushed from zero.
+// The scaling of 16-bit results' factors, in powers of two. bfloat16 has float's exponents: scaled
+// like this, no factor overflows or is flushed before the result rounds to zero. float16 cannot
+// distinguish a flushed value from zero.
 template <typename T>
 inline constexpr float kShift = std::is_same_v<T, BFloat> ? 16.0f : 0.0f;
 template <typename T>
 inline constexpr float kShifted = std::is_same_v<T, BFloat> ? 0x1p-16f : 1.0f;
 
-// value / (1 + 2^exponent) for results of 16 bits, for which the fast exponential is exact enough,
-// with the exponent less kShift.
+// value / (1 + 2^exponent) for 16-bit results, for which the fast exponential is exact enough, with
+// the exponent reduced by kShift.
 template <typename T>
 __device__ inline float FastGate(float value, float exponent) {
   return value * kShifted<T> * Reciprocal(kShifted<T> + PowerOfTwo(exponent));
@@ -156,7 +156,7 @@ __device__ inline A GeluErf(A v) {
       p = fmaf(p, a, -4.591385847e-01f);
       p = fmaf(p, a, -1.151114697e+00f);
     }
-    // The infinities give what the plain formula gives: infinity, and NaN.
+    // Infinities give the plain formula's results: infinity, and NaN.
     const float factor = -fabsf(fminf(v, 1e30f)) * kShifted<T>;
     return fmaf(factor, PowerOfTwo(fmaf(p, a, kShift<T> - 1.0f)), fmaxf(v, 0.0f));
   }
@@ -194,7 +194,7 @@ __device__ inline Accumulator<T> Activate(Accumulator<T> v, Accumulator<T> leaky
   }
 }
 
-// Calls function(std::integral_constant<Activation, a>()) for the activation at hand. The switch is
+// Calls function(std::integral_constant<Activation, a>()) for the given activation. The switch is
 // uniform over a launch.
 template <typename Function>
 __device__ inline void WithActivation(Activation activation, Function function) {
@@ -220,8 +220,8 @@ __device__ inline void WithActivation(Activation activation, Function function) 
   }
 }
 
-// Calls common(constant) as WithActivation does where there is no activation or SiLU, which is what
-// follows a norm of channels most often, and rare() for the others, which then share their code.
+// Calls common(constant) as WithActivation does for no activation and for SiLU, which follow a norm
+// of channels most often. Calls rare() for the others, which then share their code.
 template <typename Common, typename Rare>
 __device__ inline void WithCommonActivation(Activation activation, Common common, Rare rare) {
   if (activation == Activation::kNone) {
@@ -245,14 +245,14 @@ __device__ inline void Activate(Activation activation, Accumulator<T> leaky_slop
   });
 }
 
-// How the elements of one channel are scaled: y = (x - mean) * factor + offset.
+// The factor and offset of a channel's elements: y = (x - mean) * factor + offset.
 template <typename A>
 struct ChannelFactors {
   A factor = 0;
   A offset = 0;
 };
 
-// y = (x - mean) * rstd * gamma + beta for what a run of a row holds.
+// y = (x - mean) * rstd * gamma + beta for a run of a row.
 template <typename T>
 class RunScale {
  public:
@@ -279,7 +279,7 @@ class RunScale {
   A shift_;
 };
 
-// The epilogue of elements [begin, end) of a row: how each finds its gamma and beta.
+// The epilogue of elements [begin, end) of a row: finds each element's gamma and beta.
 template <typename T>
 class RunEpilogue {
  public:
@@ -291,7 +291,7 @@ class RunEpilogue {
       : batch_(batch), row_(row), scale_(scale) {
     const bool absent = batch.gamma.data == nullptr && batch.beta.data == nullptr;
     const bool one_per_row = absent || batch.channels_per_group == 1;
-    // A run behind the row's end has no channel, and nothing to scale.
+    // A run after the row's end has no channel, and nothing to scale.
     const bool known = one_per_row || row.spatial == 1 || begin >= end;
     const std::int64_t first = known ? 0 : ChannelOf(begin);
     boundary_ = known ? end : min(end, (first + 1) * row.spatial);
@@ -302,12 +302,12 @@ class RunEpilogue {
     second_ = channels_ == 2 ? FactorsOf(first + 1) : first_;
   }
 
-  // Whether the run has one channel or two, and each whole vector one of them.
+  // Whether the run has one or two channels, and each whole vector only one of them.
   __device__ bool few_channels() const {
     return channels_ == 1 || (channels_ == 2 && row_.spatial % kCount == 0);
   }
-  // With few channels: how many of the vectors at `element`, `element + stride`, ... have the
-  // first one, if they are no more than `count`, and the results of a vector of either.
+  // With few channels: the number of the vectors at `element`, `element + stride`, ..., at most
+  // `count`, that have the first channel; and the results of a vector of either.
   __device__ int VectorsOfFirst(std::int64_t element, int stride, int count) const {
     const std::int64_t before = min(boundary_ - element, std::int64_t{stride} * count);
     return channels_ == 1 ? count : (max(static_cast<int>(before), 0) + stride - 1) / stride;
@@ -337,7 +337,7 @@ class RunEpilogue {
   }
 
   // Turns the vector of elements [element, element + kCount) of the row, of which `present` exist,
-  // into results; those that do not exist become anything.
+  // into results. The others are undefined.
   __device__ Vector Apply(const Vector& vector, std::int64_t element, int present) const {
     A values[kCount];
     Unpack<T>(vector, values);
@@ -391,7 +391,7 @@ class RunEpilogue {
       for (int i = 0; i < kCount; ++i) values[i] = scale_.ByChannel(values[i], factors);
       return;
     }
-    // Several channels in one vector are rare; a loop that is not unrolled keeps the code small.
+    // Several channels in one vector are rare; without unrolling, the loop's code stays small.
     A each[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) each[i] = values[i];
@@ -410,7 +410,7 @@ class RunEpilogue {
   const RowBatch& batch_;
   const Row& row_;
   const RunScale<T> scale_;
-  int channels_;           // In the run: 1, 2, or 3 for more, or one for each element.
+  int channels_;           // The run's channels: 1, 2, or 3 for more, or one for each element.
   std::int64_t boundary_;  // Elements from here on have the second channel.
   ChannelFactors<A> first_;
   ChannelFactors<A> second_;

@@ -1,4 +1,4 @@
-// What every kernel family of this folder offers to the dispatch in normalize.cc. Internal.
+// The interface of the kernel families of this folder to the dispatch in normalize.cc. Internal.
 
 #ifndef NORMD_KERNELS_CUDA_LAUNCH_H_
 #define NORMD_KERNELS_CUDA_LAUNCH_H_
@@ -14,7 +14,7 @@
 namespace normd::norm::cuda {
 
 // The head of every workspace: zero between launches. Kernels whose blocks exchange partials use it
-// and leave it zeroed. What follows it is scratch, in any state.
+// and leave it zeroed. The scratch after it may be in any state.
 inline constexpr std::size_t kExchangeBytes = 48 << 10;
 
 // One family's part of a batch: valid spec, params and segments, all segments non-empty and with
@@ -29,7 +29,7 @@ struct Launch {
   std::size_t count;
   cudaStream_t stream;
   void* exchange;  // kExchangeBytes
-  void* scratch;   // What the family's ScratchBytes asks for, aligned to 256.
+  void* scratch;   // The size is the family's ScratchBytes; aligned to 256.
 };
 
 // DeviceError with `what` and CUDA's name for the error, or OK.
@@ -48,7 +48,7 @@ Status LaunchSplitRows(const Launch& launch);
 Status LaunchChannelsLast(const Launch& launch);
 Status LaunchElementwise(const Launch& launch);
 
-// Let kernels use the current device's shared memory, whose limits are given, and its clusters.
+// Lets kernels use the current device's shared memory, whose limits are given, and its clusters.
 cudaError_t PrepareGridRows(const DeviceLimits& limits);
 cudaError_t PrepareClusterRows(const DeviceLimits& limits);
 

@@ -36,7 +36,7 @@ Status CheckMemory(const char* name, const void* data, std::size_t bytes, std::s
   return Status();
 }
 
-// The next samples of a batch that fit into one launch.
+// The samples of a batch in parts that fit into one launch.
 class Chunks {
  public:
   Chunks(const LinearNormSpec& spec, const LinearNormSegment* segments, std::size_t count)
@@ -81,7 +81,7 @@ class Chunks {
   const LinearNormSegment* const segments_;
   const std::size_t count_;
   std::size_t index_ = 0;
-  std::int64_t done_ = 0;  // Samples of segments_[index_].
+  std::int64_t done_ = 0;  // Finished samples of segments_[index_].
 };
 
 cudaError_t EnqueueX(const LinearNormSpec& spec, const LinearPlan& plan, const LinearBatch& batch,
@@ -101,7 +101,7 @@ cudaError_t EnqueueX(const LinearNormSpec& spec, const LinearPlan& plan, const L
   return LaunchOperand(task, stream);
 }
 
-// Describes the batch's own rows to the product where it can read them: no copy of x is made then.
+// Describes the batch's own rows to the product if it can read them: x is then not copied.
 bool MapX(const LinearNormSpec& spec, const LinearPlan& plan, const LinearBatch& batch,
           CUtensorMap* map) {
   if (!plan.reads_x) return false;

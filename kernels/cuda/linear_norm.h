@@ -15,15 +15,15 @@
 
 namespace normd::norm::cuda {
 
-// The device memory that the weights and the bias take in the form that LinearNorm reads: 4 bytes a
+// The bytes of device memory for the weights and the bias in the form that LinearNorm reads: 4 per
 // weight for kFloat32 and kFloat32Strict, 2 for the others on compute capability 9.0. The form
-// depends on in_features, out_features and precision, and on the device; on the dtype it does not.
+// depends on in_features, out_features and precision, and on the device, but not on the dtype.
 std::size_t LinearWeightBytes(const LinearNormSpec& spec, const DeviceLimits& limits);
 
 // Enqueues the preparation of `params` (device memory) into `prepared` (device memory of
-// LinearWeightBytes, aligned to 256 bytes). `params` are not needed once that work is done.
-// Errors, before anything is enqueued: InvalidArgument as ValidateLinearNorm says; Unsupported for
-// 2^30 features or more; OutOfMemory if `bytes` are too few. DeviceError: a launch was refused.
+// LinearWeightBytes, aligned to 256 bytes). `params` are not needed once that work is done. Errors,
+// before anything is enqueued: InvalidArgument as ValidateLinearNorm says; Unsupported for 2^30
+// features or more; OutOfMemory if `bytes` is too small. DeviceError: a launch was refused.
 Status PrepareLinearWeights(const LinearNormSpec& spec, const LinearNormParams& params,
                             const DeviceLimits& limits, void* prepared, std::size_t bytes,
                             cudaStream_t stream);
@@ -44,14 +44,15 @@ std::size_t LinearWorkspaceBytes(const LinearNormSpec& spec, std::int64_t sample
 
 // Enqueues the layer for a batch in device memory on options.stream and returns. The current device
 // is the one of the stream and of `limits`, which QueryDeviceLimits (normalize.h) has read.
-// `prepared` comes from PrepareLinearWeights with the same spec but for dtype, eps and epilogue.
-// `segments` themselves are host memory and are not needed after the call returns.
+// `prepared` comes from PrepareLinearWeights with the same spec; only dtype, eps and epilogue may
+// differ. `segments` themselves are host memory and are not needed after the call returns.
 // Accumulation: float32. Errors of z relative to the sum of its products' magnitudes, as
 // kernels/cuda/README.md derives them: kFloat32 about that of a float32 sum; kTf32 2^-10; kBFloat16
 // 2^-7. A sample's bits are the same in every batch and at every place, on every launch and
-// alignment. Errors, all before anything is enqueued: InvalidArgument as ValidateLinearNorm and
-// ValidateLinearNormSegments say; Unsupported and OutOfMemory as above, the latter for the
-// workspace. DeviceError: a launch was refused; what was enqueued before it still runs.
+// alignment.
+// Errors, all before anything is enqueued: InvalidArgument as ValidateLinearNorm and
+// ValidateLinearNormSegments say; Unsupported as above; OutOfMemory if the workspace is too small.
+// DeviceError: a launch was refused; earlier launches of the call still run.
 Status LinearNorm(const LinearNormSpec& spec, const void* prepared,
                   const LinearNormSegment* segments, std::size_t count, const DeviceLimits& limits,
                   const LinearLaunchOptions& options);

@@ -28,7 +28,7 @@ struct PlannedSegments {
   const NormParams* params;  // Null: the batch's.
   NormSpec spec;             // As the kernels see it, like the segments.
   std::vector<Segment> segments;
-  Segment whole;  // kFactors: the only segment, as it came.
+  Segment whole;  // kFactors: the only segment, unchanged.
 };
 
 const NormParams& ParamsOf(const Segment& segment, const NormParams& params) {
@@ -47,7 +47,7 @@ bool ShareRows(const PlannedSegments& a, const PlannedSegments& b) {
   return first.groups == second.groups && (first.channel_run == 1) == (second.channel_run == 1);
 }
 
-// Appends to those that share a launch, or begins one.
+// Appends to segments that share a launch, or begins a new list.
 void AddSegment(PlannedSegments next, std::vector<PlannedSegments>* planned) {
   const auto same =
       std::find_if(planned->begin(), planned->end(), [&](const PlannedSegments& other) {
@@ -66,7 +66,7 @@ Status RefuseRows(const char* field, std::int64_t rows) {
                 std::string(field) + ": " + std::to_string(rows) + ", wanted fewer than 2^31");
 }
 
-// The layout that a segment is computed in.
+// Selects the layout in which a segment is computed.
 void TakeLayout(NormSpec* spec, Segment* segment) {
   if (spec->layout == Layout::kInterleaved) ShortenRuns(spec, segment);
 }
@@ -89,7 +89,7 @@ Status PlanSegments(const NormSpec& batch_spec, const NormParams& params, const 
         spec.channels > kMaxRows) {
       return RefuseRows("channels", spec.channels);
     }
-    // Factors make all samples' channels those of one sample, of which there is a most.
+    // Factors turn all samples' channels into those of one sample, whose number is limited.
     while (rest.samples > 0) {
       Segment piece = rest;
       if (lowering == Lowering::kFactors) {
@@ -136,7 +136,7 @@ std::size_t ScratchBytes(const NormSpec& spec, const DeviceLimits& limits,
   return RoundUp(family) + FactorsBytes(spec, planned.whole.samples);
 }
 
-// Plans that run one after the other on one stream use the same scratch in turn.
+// Plans run one after another on one stream, so they use the same scratch.
 std::size_t WorkspaceBytes(const NormSpec& spec, const DeviceLimits& limits,
                            const std::vector<PlannedSegments>& planned) {
   std::size_t scratch = 0;
@@ -161,8 +161,8 @@ Status Enqueue(const Launch& launch) {
   return Status(StatusCode::kUnsupported, "strategy: the plan names none");
 }
 
-// What segments that the specialised kernels compute want beside y. It comes before y, which may be
-// written over x.
+// Enqueues the statistics that segments of specialised kernels want beside y. They come before y,
+// which may be written over x.
 Status EnqueueStatistics(const NormSpec& spec, const NormParams& params, const Segment* segments,
                          std::size_t count, const DeviceLimits& limits, cudaStream_t stream) {
   NormSpec statistics_spec;
@@ -301,8 +301,8 @@ Status QueryDeviceLimits(int device, DeviceLimits* limits) {
 
 std::size_t WorkspaceBytes(const NormSpec& spec, const Segment* segments, std::size_t count,
                            const DeviceLimits& limits, Strategy forced) {
-  // Pointers are not looked at, so parameters count as the batch's, which have no input bias: with
-  // one a segment needs less. With gamma and beta, the more the wider, rows may need more.
+  // Pointers are not read, so parameters count as the batch's, which have no input bias: with one a
+  // segment needs less. With gamma and beta, the more the wider, rows may need more.
   std::vector<Segment> counts(segments, segments + count);
   for (Segment& segment : counts) segment.params = nullptr;
   NormParams widest;

@@ -13,9 +13,9 @@
 
 namespace normd::norm::cuda {
 
-// Reads the limits of CUDA device `device` and loads the kernels that its plans use. Call once per
-// process and device, before Normalize, and keep the result: it takes milliseconds. It leaves the
-// current device as it was. Errors: DeviceError.
+// Reads the limits of CUDA device `device` and loads the kernels that its plans use. Call it once
+// per process and device, before Normalize, and keep the result: it takes milliseconds. The current
+// device stays the same. Errors: DeviceError.
 Status QueryDeviceLimits(int device, DeviceLimits* limits);
 
 struct LaunchOptions {
@@ -32,32 +32,31 @@ struct LaunchOptions {
 
 // The workspace that Normalize needs for this batch; monotonic in samples and in segments. With
 // Strategy::kAuto and contiguous rows it stays under kWorkspaceBase plus 1/256 of the batch's bytes
-// from compute capability 8.0 on; interleaved rows of many channels and few positions, and factors
-// of each sample's channels, need up to an eighth, and more where a sample has fewer positions than
-// partial statistics. Counts as in ValidateSegments; data pointers
-// are not looked at.
+// from compute capability 8.0 on. Interleaved rows of many channels and few positions, and factors
+// of each sample's channels, need up to an eighth, and more if a sample has fewer positions than
+// partial statistics. Checks counts as ValidateSegments does; does not read data pointers.
 std::size_t WorkspaceBytes(const NormSpec& spec, const Segment* segments, std::size_t count,
                            const DeviceLimits& limits, Strategy forced = Strategy::kAuto);
 
 inline constexpr std::size_t kWorkspaceBase = 64 << 10;
 
-// Enqueues what prepares `bytes` of new memory for use as a workspace. Once is enough: every
-// Normalize that completes leaves the workspace ready for the next, of any spec and plan.
+// Enqueues the preparation of `bytes` of new memory as a workspace. Needed once: every Normalize
+// that completes leaves the workspace ready for the next, of any spec and plan.
 Status InitWorkspace(void* workspace, std::size_t bytes, cudaStream_t stream);
 
-// Enqueues the normalization of a batch in device memory on options.stream and returns.
-// Segments with parameters of their own are launched apart from those of the batch.
-// The current device is the one of the stream and of `limits`. `segments` and `params` themselves
-// are host memory and are not needed after the call returns; what they point to in device memory
-// must live, and x stay unchanged, until the enqueued work is done.
+// Enqueues the normalization of a batch in device memory on options.stream and returns. Segments
+// with parameters of their own get launches of their own. The current device is the one of the
+// stream and of `limits`. `segments` and `params` themselves are host memory and are not needed
+// after the call returns; the device memory they point to must live, and x stay unchanged, until
+// the enqueued work is done.
 // Accumulation: float32 for float32, float16 and bfloat16 (per lane relative to an element of the
 // row, merged as count, mean to twice the precision, and M2), float64 for float64. Deviations whose
 // squares overflow the accumulation type give NaN. A row's bits are the same in every batch, on
 // every launch and at every alignment.
 // Errors, all before anything is enqueued: InvalidArgument as ValidateSpec and ValidateSegments
 // say; OutOfMemory if the workspace is too small; Unsupported if options.forced cannot compute a
-// row, and for 2^31 groups, or rows of a sample, or more. DeviceError: a launch was refused; what
-// was enqueued before it still runs.
+// row, and for 2^31 or more groups, or rows of a sample. DeviceError: a launch was refused; earlier
+// launches of the call still run.
 Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* segments,
                  std::size_t count, const DeviceLimits& limits, const LaunchOptions& options);
 

@@ -1,9 +1,9 @@
-// Which kernel computes a row: a pure function of the row and the device.
+// Selects the kernel that computes a row: a pure function of the row and the device.
 //
 // The plan depends on the spec, on which parameters there are, on a segment's spatial size and on
-// the device's limits, and on nothing else: not on the number of samples, not on the other
-// segments, not on addresses. So a sample meets the same kernel, cut in the same way, in every
-// batch. kernels/cuda/README.md explains the strategies and shows what each costs.
+// the device's limits, and on nothing else: not on the number of samples, the other segments or
+// addresses. So a sample gets the same kernel, cut in the same way, in every batch.
+// kernels/cuda/README.md explains the strategies and shows what each costs.
 //
 // Host code without a CUDA dependency, so that it is tested on any machine.
 
@@ -31,8 +31,7 @@ inline Status MakePlan(const NormSpec& spec, std::int64_t spatial, const DeviceL
   return MakePlan(spec, spatial, PresentParams(), limits, forced, plan);
 }
 
-// The same for a segment that is lowered in a given way, with the spec and the spatial size of
-// LowerRows.
+// The same for a segment with a given lowering, with the spec and the spatial size of LowerRows.
 Status MakeLoweredPlan(const NormSpec& spec, Lowering lowering, std::int64_t spatial,
                        const PresentParams& params, const DeviceLimits& limits, Strategy forced,
                        Plan* plan);

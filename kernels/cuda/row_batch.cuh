@@ -1,4 +1,4 @@
-// The rows of one launch: what a kernel is told of the segments and parameters.
+// The rows of one launch: the segments and parameters in the form of kernel parameters.
 
 #ifndef NORMD_KERNELS_CUDA_ROW_BATCH_CUH_
 #define NORMD_KERNELS_CUDA_ROW_BATCH_CUH_
@@ -35,20 +35,21 @@ struct RowSegment {
   std::int64_t elements;  // In a row.
   std::int64_t row_bytes;
   std::int64_t spatial;     // Elements that share a channel.
-  std::uint32_t end_row;    // Rows of the launch up to and with this segment's.
+  std::uint32_t end_row;    // Rows of the launch up to and including this segment's.
   Divisor spatial_divisor;  // Valid if elements < 2^31.
-  // With Lowering::kModulated: [samples, channels] each in x's type, or gamma and beta as those of
-  // one sample; else null.
+  // With Lowering::kModulated: [samples, channels] each in x's type, or gamma and beta as if they
+  // were one sample's; else null.
   const char* scale;
-  const char* shift;    // Null: there is none.
+  const char* shift;    // Null if absent.
   Divisor sample_rows;  // Rows of a sample.
 };
 
-// Segments that fit into the 4 KiB of kernel parameters that every device has, with the rest.
+// As many segments as fit, with the rest, into the 4 KiB of kernel parameters that every device
+// has.
 inline constexpr int kMaxRowSegments = 40;
 
-// A kernel parameter. Rows are numbered through the segments, samples and groups of a launch. What
-// a row needs first stands together in front: constant memory comes in lines, one after the other.
+// A kernel parameter. Rows are numbered through the segments, samples and groups of a launch. The
+// fields that a row needs first are adjacent and in front: constant memory is loaded line by line.
 struct RowBatch {
   int segment_count;
   std::uint32_t rows;  // Below 2^31.
@@ -65,7 +66,6 @@ struct RowBatch {
 };
 static_assert(sizeof(RowBatch) <= 4000, "kernel parameters hold 4096 bytes");
 
-// One row, found.
 struct Row {
   const char* x;
   char* y;
@@ -74,7 +74,7 @@ struct Row {
   std::int64_t spatial;
   Divisor spatial_divisor;
   std::int64_t first_channel;
-  // Of the first channel in the row's sample, with Lowering::kModulated.
+  // The first channel in the row's sample, with Lowering::kModulated.
   const char* scale;
   const char* shift;
 };

@@ -1,4 +1,4 @@
-// What a plan says: which kernel computes a row, how it is cut, and what the device has for it.
+// The contents of a plan: which kernel computes a row, how it is cut, and the device's limits.
 //
 // Host code without a CUDA dependency, so that it is tested on any machine.
 
@@ -24,15 +24,15 @@ enum class Strategy : std::uint8_t {
   kSplit = 5,         // Two passes: partial statistics, then the normalization.
   kChannelsLast = 6,  // Rows that interleave in memory, in strips (strip_plan.h).
   kElementwise = 7,   // Given statistics: no rows at all.
-  kStages = 8,        // The stages that the others do not know (stages/stage_plan.h).
+  kStages = 8,        // Stages that the others do not have (stages/stage_plan.h).
 };
 
-// How the elements of a row lie in memory; kStages alone looks at it.
+// The layout of a row's elements in memory; only kStages uses it.
 enum class RowPlaces : std::uint8_t {
-  kTogether = 0,     // One after the other.
-  kColumns = 1,      // Those of a position, channels first: `spatial` apart.
-  kInterleaved = 2,  // Those of a group, channels last: runs of the group's channels.
-  kScattered = 3,    // Those of a position, where runs of channels and positions take turns.
+  kTogether = 0,     // Adjacent.
+  kColumns = 1,      // A position's, channels first: `spatial` apart.
+  kInterleaved = 2,  // A group's, channels last: runs of the group's channels.
+  kScattered = 3,    // A position's, where runs of channels and positions take turns.
 };
 
 // "auto", "warp", "block", "cluster", "grid", "split", "channels_last", "elementwise", "stages".
@@ -41,23 +41,24 @@ const char* Name(Strategy strategy);
 Status ParseStrategy(const std::string& name, Strategy* strategy);
 
 inline constexpr int kMaxClusterBlocks = 16;
-// What static shared memory and the system take of a block's.
+// Static shared memory and the system's share of a block's shared memory.
 inline constexpr std::size_t kReservedSharedBytes = 4 << 10;
 
-// What the plan needs to know of a device. QueryDeviceLimits (normalize.h) fills it in.
+// The properties of a device that the plan depends on. QueryDeviceLimits (normalize.h) fills them
+// in.
 struct DeviceLimits {
   int compute_capability = 0;              // 10 * major + minor, such as 90.
-  int multiprocessors = 0;                 // A launch may use so many.
+  int multiprocessors = 0;                 // The number that a launch may use.
   std::size_t shared_bytes_per_block = 0;  // The opt-in maximum.
   std::size_t l2_bytes = 0;
-  // resident_clusters[k]: clusters of k blocks, one to a multiprocessor, that the device holds at
-  // once; 0 if it knows no clusters of that size.
+  // resident_clusters[k]: clusters of k blocks, one block to a multiprocessor, that the device
+  // holds at once; 0 if it does not support that size.
   std::array<int, kMaxClusterBlocks + 1> resident_clusters = {};
   bool cooperative_launch = false;  // Co-resident blocks are guaranteed.
 };
 
-// How one row is computed. Segments whose plans are equal share a launch. The fields that a
-// strategy does not use keep their defaults.
+// How one row is computed. Segments whose plans are equal share a launch. Fields that a strategy
+// does not use keep their defaults.
 struct Plan {
   Strategy strategy = Strategy::kAuto;
   int lanes_per_row = 0;          // kWarp, short rows of kStages: 1 to 32, a power of two.

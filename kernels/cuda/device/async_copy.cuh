@@ -1,5 +1,5 @@
-// Copies of 16 bytes that a lane issues and does not wait for (cp.async): from 8.0 on. cuda::ptx
-// has none of them but the arrival.
+// 16-byte copies that a lane issues and does not wait for (cp.async): from 8.0 on. cuda::ptx has
+// only their arrival.
 
 #ifndef NORMD_KERNELS_CUDA_DEVICE_ASYNC_COPY_CUH_
 #define NORMD_KERNELS_CUDA_DEVICE_ASYNC_COPY_CUH_
@@ -8,8 +8,8 @@
 
 namespace normd::norm::cuda {
 
-// Copies 16 bytes into shared memory; both addresses are multiples of 16. They are there for the
-// caller after its AwaitCopies, or AwaitCopyGroups.
+// Copies 16 bytes into shared memory; both addresses are multiples of 16. The calling thread can
+// read them after its AwaitCopies or AwaitCopyGroups.
 [[maybe_unused]] __device__ inline void CopyToShared(std::uint32_t to, const void* from) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
@@ -31,14 +31,14 @@ namespace normd::norm::cuda {
 #endif
 }
 
-// Ends a group: the copies that the thread has issued since the last.
+// Ends a group: the copies that the thread has issued since the last group.
 [[maybe_unused]] __device__ inline void EndCopyGroup() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
-// Waits until at most `pending` of the thread's last groups are under way; of more than three it
-// waits for all but three.
+// Waits until at most `pending` of the thread's last groups are in flight; values above three count
+// as three.
 [[maybe_unused]] __device__ inline void AwaitCopyGroups(int pending) {
 #if __CUDA_ARCH__ >= 800
   switch (pending) {
@@ -50,7 +50,7 @@ namespace normd::norm::cuda {
 #endif
 }
 
-// Arrives at a barrier when the copies that the lane has issued are there.
+// Arrives at a barrier when the lane's copies are complete.
 [[maybe_unused]] __device__ inline void ArriveWithCopies(std::uint32_t barrier) {
 #if __CUDA_ARCH__ >= 800
   ::cuda::ptx::cp_async_mbarrier_arrive_noinc(BarrierAt(barrier));

@@ -1,8 +1,8 @@
-// Copies by the copy engine into shared memory (cp.async.bulk): one thread issues them, a barrier
-// counts their bytes. From 9.0 on, those into several blocks on 9.0a alone.
+// Bulk copies by the copy engine into shared memory (cp.async.bulk): one thread issues them, a
+// barrier counts their bytes. From 9.0 on; copies into several blocks only on 9.0a.
 //
-// Not through cuda::ptx: its functions convert the source to an address of global memory at each
-// call, which keeps the compiler from advancing one address through an unrolled loop.
+// Not through cuda::ptx: its functions convert the source to a global address at each call, which
+// keeps the compiler from advancing one address through an unrolled loop.
 
 #ifndef NORMD_KERNELS_CUDA_DEVICE_BULK_COPY_CUH_
 #define NORMD_KERNELS_CUDA_DEVICE_BULK_COPY_CUH_
@@ -33,8 +33,7 @@ namespace normd::norm::cuda {
       : "memory");
 }
 
-// ---- A box that a tensor map describes, from `row` and `column` on. `map` is a kernel's
-// parameter.
+// ---- A box that a tensor map describes, from `row` and `column` on. `map` is a kernel parameter.
 
 [[maybe_unused]] __device__ inline void CopyBox(std::uint32_t to, const void* map, int column,
                                                 int row, std::uint32_t barrier) {
@@ -45,8 +44,8 @@ namespace normd::norm::cuda {
       : "memory");
 }
 
-// ---- To the same place in every block of `blocks` of the cluster (bit r: rank r); each counts at
-// its own barrier.
+// ---- To the same place in every block of `blocks` of the cluster (bit r: rank r). Each block's
+// own barrier counts the bytes.
 
 [[maybe_unused]] __device__ inline void CopyBulkToAll(std::uint32_t to, const void* from, int bytes,
                                                       std::uint32_t barrier, std::uint16_t blocks) {

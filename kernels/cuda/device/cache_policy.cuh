@@ -1,7 +1,7 @@
-// How tensors that are larger than the caches are read: which lines the L2 cache keeps.
+// Cache policies for tensors that are larger than the caches: which lines the L2 cache keeps.
 //
-// Lines that were read are kept in front of lines that were written (evict_last), so that the
-// latter leave the cache early and in order, and lines that other kernels left are displaced.
+// Lines that were read are kept in preference to lines that were written (evict_last). Written
+// lines then leave the cache early and in order, and lines of other kernels are displaced.
 // docs/experiments.md shows what other policies cost.
 
 #ifndef NORMD_KERNELS_CUDA_DEVICE_CACHE_POLICY_CUH_
@@ -13,22 +13,22 @@ namespace normd::norm::cuda {
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
-// For the instructions that take the L2 cache's policy: what is read is kept longest.
+// For instructions that take an L2 policy: lines that are read are kept longest.
 __device__ inline std::uint64_t KeepPolicy() {
   std::uint64_t policy;
   asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
-// What is read leaves first: for tensors read beside others that should stay.
+// Lines that are read leave first: for tensors beside others that should stay.
 __device__ inline std::uint64_t PassPolicy() {
   std::uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
-// Loads by KeepPolicy; zeros where not `exists`, without a branch, so that the loads of a lane
-// follow one another.
+// Loads by KeepPolicy; zeros unless `exists`. There is no branch, so that a lane's loads are issued
+// back to back.
 __device__ inline uint4 LoadKeptIf(bool exists, const uint4* address) {
   uint4 value = make_uint4(0, 0, 0, 0);
   asm volatile(
@@ -41,7 +41,7 @@ __device__ inline uint4 LoadKeptIf(bool exists, const uint4* address) {
       : "l"(address), "l"(KeepPolicy()), "r"(static_cast<unsigned>(exists)));
   return value;
 }
-// The same of what exists.
+// The same for addresses that exist.
 __device__ inline uint4 LoadKept(const uint4* address) {
   uint4 value;
   asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"

@@ -1,5 +1,5 @@
-// What the blocks of a thread-block cluster do with each other: from 9.0 on. Elsewhere the
-// functions do nothing, and no kernel that calls them is launched.
+// Operations between the blocks of a thread-block cluster: from 9.0 on. Elsewhere the functions do
+// nothing, and no kernel that calls them is launched.
 
 #ifndef NORMD_KERNELS_CUDA_DEVICE_CLUSTER_CUH_
 #define NORMD_KERNELS_CUDA_DEVICE_CLUSTER_CUH_
@@ -16,14 +16,14 @@ namespace normd::norm::cuda {
 #endif
 }
 
-// All threads of all blocks of a cluster call these, each at one place.
+// All threads of all blocks of a cluster call these, all at the same place in the code.
 [[maybe_unused]] __device__ inline void SyncCluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
-// Order barriers that were published, and no data: that would wait for all stores to global memory.
+// These order published barriers, but no data: that would wait for all stores to global memory.
 [[maybe_unused]] __device__ inline void ArriveAtClusterRelaxed() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -35,7 +35,7 @@ namespace normd::norm::cuda {
 #endif
 }
 // Both, for threads that need not have converged. The arrival in cuda::ptx lets the compiler move
-// accesses of memory across it.
+// memory accesses across it.
 [[maybe_unused]] __device__ inline void SyncClusterRelaxed() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
@@ -64,7 +64,7 @@ namespace normd::norm::cuda {
 #endif
 }
 
-// The same without counting: a barrier of the cluster orders it.
+// The same without counting: a cluster barrier orders it.
 [[maybe_unused]] __device__ inline void StoreInBlock([[maybe_unused]] std::uint32_t to,
                                                      [[maybe_unused]] const uint4& word) {
 #if __CUDA_ARCH__ >= 900

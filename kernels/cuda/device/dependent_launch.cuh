@@ -1,5 +1,6 @@
 // A kernel that begins while its predecessor in the stream still runs (programmatic dependent
-// launch, compute capability 9.0; elsewhere kernels follow one another and both calls do nothing).
+// launch, compute capability 9.0). Elsewhere kernels run one after another and both calls do
+// nothing.
 
 #ifndef NORMD_KERNELS_CUDA_DEVICE_DEPENDENT_LAUNCH_CUH_
 #define NORMD_KERNELS_CUDA_DEVICE_DEPENDENT_LAUNCH_CUH_
@@ -17,20 +18,20 @@ __device__ inline void LetNextKernelBegin() {
 #endif
 }
 
-// Waits until the previous kernel has ended and its writes are seen. Every thread that uses them
-// calls it; what older kernels wrote is there without it if the previous kernel was not allowed to
-// overlap them.
+// Waits until the previous kernel has ended and its writes are visible. Every thread that uses them
+// calls it. Writes of older kernels are visible without it if the previous kernel was not allowed
+// to overlap them.
 __device__ inline void AwaitPreviousKernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// LetNextKernelBegin where it pays, behind AwaitPreviousKernel: in a grid that leaves most of the
-// device idle, whose successor's blocks start while its own wait for their rows, and if
-// kManyWaves in one that fills the device several times, whose last blocks leave room. In between,
-// the next kernel's blocks would be dealt out unevenly, to the multiprocessors that happen to have
-// room (0.84 of the speed of a tensor of 6 MB).
+// Calls LetNextKernelBegin where it pays, after AwaitPreviousKernel. It pays in a grid that leaves
+// most of the device idle: the successor's blocks start while this grid's wait for their rows. With
+// kManyWaves it also pays in a grid that fills the device several times, whose last blocks leave
+// room. In between, the next kernel's blocks would be spread unevenly over the multiprocessors that
+// happen to have room (0.84 of the speed of a tensor of 6 MB).
 template <bool kManyWaves>
 __device__ inline void LetNextKernelBeginEarly() {
   constexpr unsigned kFewThreads = 1 << 16;
@@ -55,8 +56,8 @@ struct LaunchShape {
 };
 
 // Launches a kernel which calls AwaitPreviousKernel before it touches global memory, so that its
-// launch and its first instructions overlap the end of its predecessor: 0.3 us of a small tensor's
-// 2, and as much again where the predecessor calls LetNextKernelBeginEarly.
+// launch and its first instructions overlap the end of its predecessor. This saves 0.3 us of a
+// small tensor's 2, and as much again if the predecessor calls LetNextKernelBeginEarly.
 template <typename... Params, typename... Args>
 cudaError_t LaunchOverlapping(const DeviceLimits& limits, cudaStream_t stream,
                               const LaunchShape& shape, void (*kernel)(Params...),
@@ -70,7 +71,8 @@ cudaError_t LaunchOverlapping(const DeviceLimits& limits, cudaStream_t stream,
   config.attrs = &attribute;
   config.numAttrs = limits.compute_capability >= 90 ? 1 : 0;
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, args...);
-  if (error != cudaSuccess) (void)cudaGetLastError();  // It is told here, and not again.
+  // The error is returned here; this clears it.
+  if (error != cudaSuccess) (void)cudaGetLastError();
   return error;
 }
 template <typename... Params, typename... Args>

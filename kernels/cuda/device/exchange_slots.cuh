@@ -1,11 +1,10 @@
-// What the blocks that share a row tell each other: partial statistics, in slots of one writer
-// each.
+// Partial statistics that the blocks of a row exchange, in slots with one writer each.
 //
-// A block that has read the others' slots of one turn knows that all have written them, and so that
-// all have read those of the turn before: sets of slots are used in turns, two where a block reads
-// a turn's before it writes the next. Where readers poll, a slot carries its epoch in the same
-// 16-byte access as the partial, so that who sees the epoch sees the partial; nothing else is
-// ordered by it, and the store waits for none of the block's other traffic.
+// A block that has read the others' slots of one turn knows that all blocks have written them, and
+// so that all have read those of the turn before. Sets of slots are therefore used in turns, two if
+// a block reads a turn's before it writes the next. Where readers poll, a slot carries its epoch in
+// the same 16-byte access as the partial, so a reader that sees the epoch sees the partial. The
+// access orders nothing else, and the store waits for none of the block's other traffic.
 
 #ifndef NORMD_KERNELS_CUDA_DEVICE_EXCHANGE_SLOTS_CUH_
 #define NORMD_KERNELS_CUDA_DEVICE_EXCHANGE_SLOTS_CUH_
@@ -15,8 +14,8 @@
 
 namespace normd::norm::cuda {
 
-// A block's partial with a tag: an epoch, or the number of a row. In float it takes one word of 16
-// bytes, in double, which rounds the mean to one number, two.
+// A block's partial with a tag: an epoch, or the number of a row. It takes one word of 16 bytes in
+// float and two in double, which rounds the mean to one number.
 template <typename A>
 struct ExchangeSlot {
   static constexpr int kWords = sizeof(A) == sizeof(double) ? 2 : 1;
@@ -61,10 +60,10 @@ __device__ inline Moments<A> DecodeSlot(const ExchangeSlot<A>& slot, A count) {
   return partial;
 }
 
-// How the elements of a row fall to its blocks.
+// The division of a row's elements among its blocks.
 struct BlockShares {
   std::int64_t elements;   // The whole row.
-  std::int64_t per_block;  // Every block but the last has so many.
+  std::int64_t per_block;  // Elements of every block but the last.
 
   template <typename A>
   __device__ A Count(int rank) const {

@@ -1,9 +1,9 @@
-// Barriers in shared memory (mbarrier), by address. A phase ends with its last arrival and, where
-// an arrival says so, with the last of the bytes that copies bring; whoever awaits it sees what was
-// written before the arrivals. From 8.0 on; elsewhere nothing may depend on them.
+// Barriers in shared memory (mbarrier), by address. A phase ends with its last arrival and, if an
+// arrival expects bytes, with the last of them; a thread that awaits it sees everything written
+// before the arrivals. From 8.0 on; elsewhere nothing may depend on them.
 //
-// Arrivals and waits have the scope of a block where the name does not say otherwise: that of a
-// cluster costs a fence of all the device's memory at each.
+// Arrivals and waits have block scope unless the name says otherwise: with cluster scope each costs
+// a fence of all the device's memory.
 
 #ifndef NORMD_KERNELS_CUDA_DEVICE_MBARRIER_CUH_
 #define NORMD_KERNELS_CUDA_DEVICE_MBARRIER_CUH_
@@ -20,22 +20,22 @@ inline constexpr int kBarrierBytes = 8;
   return SharedPointer<std::uint64_t>(address);
 }
 
-// Other threads may use it after PublishBarriers and a barrier of the block, or of the warp where
-// it has one alone.
+// Other threads may use it after PublishBarriers and a barrier of the block, or of the warp if only
+// that warp uses it.
 [[maybe_unused]] __device__ inline void InitBarrier(std::uint32_t barrier, int arrivals) {
 #if __CUDA_ARCH__ >= 800
   ::cuda::ptx::mbarrier_init(BarrierAt(barrier), static_cast<std::uint32_t>(arrivals));
 #endif
 }
-// Makes initialised barriers known to the cluster and to the copy engine.
+// Makes initialised barriers visible to the cluster and to the copy engine.
 [[maybe_unused]] __device__ inline void PublishBarriers() {
 #if __CUDA_ARCH__ >= 900
   ::cuda::ptx::fence_mbarrier_init(::cuda::ptx::sem_release, ::cuda::ptx::scope_cluster);
 #endif
 }
 
-// Arrivals in assembly: those of cuda::ptx return the phase, which takes registers even where
-// nobody reads it.
+// Arrivals in assembly: those of cuda::ptx return the phase, which takes registers even if nothing
+// reads it.
 [[maybe_unused]] __device__ inline void ArriveAtBarrier(std::uint32_t barrier) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -69,8 +69,8 @@ inline constexpr int kBarrierBytes = 8;
 #endif
 }
 
-// The same in one instruction, as the compiler sees it: it unrolls loops around this one, not
-// around the other. From 9.0 on.
+// The same, in a form that the compiler sees as one instruction: it unrolls loops around this one,
+// but not around the other. From 9.0 on.
 [[maybe_unused]] __device__ inline void AwaitBarrierInline(std::uint32_t barrier,
                                                            std::uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
@@ -83,7 +83,7 @@ inline constexpr int kBarrierBytes = 8;
 #endif
 }
 
-// The same for what other blocks of the cluster wrote before they arrived. From 9.0 on.
+// The same for writes of other blocks of the cluster before they arrived. From 9.0 on.
 [[maybe_unused]] __device__ inline void AwaitBarrierOfCluster(std::uint32_t barrier,
                                                               std::uint32_t parity) {
 #if __CUDA_ARCH__ >= 900

@@ -1,13 +1,13 @@
 // Runs: how a warp moves consecutive bytes of a row at any alignment.
 //
-// A run is what `width` lanes (a power of two, at most 32) hold of a row: G steps, in step i lane l
-// holds the 16 bytes at (i * width + l) * 16 from the run's begin. That assignment counts from the
-// row, so it is the same at every address, and with it the order of every sum. Where the address is
-// no multiple of 16, the lanes, which are then a whole warp, load the aligned vectors that cover
-// the run and pass bytes to their neighbours: device memory sees 16-byte accesses all the same. A
-// load may touch up to 15 bytes before the run, in the vector that the run begins in, and none
-// behind its end. That takes as many instructions as all the rest: rows that stay in registers are
-// moved word by word instead (word_tile.cuh).
+// A run is the part of a row that `width` lanes (a power of two, at most 32) hold: G steps, and in
+// step i lane l holds the 16 bytes at (i * width + l) * 16 from the run's begin. This assignment
+// counts from the row, so it is the same at every address, and so is the order of every sum. If the
+// address is no multiple of 16, the lanes, which are then a whole warp, load the aligned vectors
+// that cover the run and pass bytes to their neighbours, so device memory still sees 16-byte
+// accesses. A load may touch up to 15 bytes before the run, in the vector in which it begins, and
+// none after its end. All this takes as many instructions as everything else: rows that stay in
+// registers are moved word by word instead (word_tile.cuh).
 //
 // kAligned: the address and the length of every row are multiples of 16, so none of that is needed.
 
@@ -23,14 +23,14 @@ namespace normd::norm::cuda {
 __device__ inline Vector LoadVector(const char* address) {
   return LoadKept(reinterpret_cast<const uint4*>(address));
 }
-// Zeros where it does not exist.
+// Zeros unless it exists.
 __device__ inline Vector LoadVectorIf(bool exists, const char* address) {
   return LoadKeptIf(exists, reinterpret_cast<const uint4*>(address));
 }
 __device__ inline void StoreVector(char* address, const Vector& vector) {
   *reinterpret_cast<uint4*>(address) = vector;
 }
-// Nothing where it does not exist, without a branch.
+// Does nothing unless it exists, without a branch.
 __device__ inline void StoreVectorIf(bool exists, char* address, const Vector& vector) {
   asm volatile(
       "{\n\t"
@@ -46,8 +46,8 @@ __device__ inline int Misalignment(const void* address) {
   return static_cast<int>(reinterpret_cast<std::uintptr_t>(address) % kVectorBytes);
 }
 
-// Word i of a vector. By value: a choice between elements of an array by reference would put the
-// array into memory.
+// Word i of a vector. By value: a choice between array elements by reference would put the array
+// into memory.
 __device__ inline std::uint32_t WordOf(const Vector& vector, int i) {
   return i == 0 ? vector.x : i == 1 ? vector.y : i == 2 ? vector.z : vector.w;
 }
@@ -64,7 +64,7 @@ __device__ inline void WithWords(int shift, Function function) {
 }
 
 // Two vectors as eight words, of which four are taken: S words and `bits` (0 or 16) further on.
-// The words that are not asked for need not be there.
+// Words outside these four are not read.
 template <int S, bool kHalfWords>
 __device__ inline Vector TakeWords(const std::uint32_t (&words)[8], int bits) {
   std::uint32_t taken[4];
@@ -91,8 +91,8 @@ __device__ inline Vector Select(bool first, const Vector& a, const Vector& b) {
   return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
 }
 
-// A warp's run moves down by S words and `bits`: the begin of the next lane's vector comes into
-// each. `beyond` is what follows the run, in lane 0.
+// A warp's run moves down by S words and `bits`: each lane takes the begin of the next lane's
+// vector. `beyond` is what follows the run, in lane 0.
 template <int S, bool kHalfWords, int G>
 __device__ inline void MoveDown(Vector (&vectors)[G], const Vector& beyond, int bits, int lane) {
   constexpr int kWanted = S + (kHalfWords ? 1 : 0);
@@ -112,8 +112,8 @@ __device__ inline void MoveDown(Vector (&vectors)[G], const Vector& beyond, int 
   }
 }
 
-// A warp's run moves up by four words less S words and `bits`: the end of the previous lane's
-// vector comes into each. Lane 0 takes zeros in front of the run; returns what follows it, in the
+// A warp's run moves up by four words minus S words and `bits`: each lane takes the end of the
+// previous lane's vector. Lane 0 takes zeros in front of the run; returns what follows it, in the
 // last lane.
 template <int S, bool kHalfWords, int G>
 __device__ inline Vector MoveUp(Vector (&vectors)[G], int bits, int lane) {
@@ -147,7 +147,7 @@ using Bits =
     std::conditional_t<sizeof(T) == 2, std::uint16_t,
                        std::conditional_t<sizeof(T) == 4, std::uint32_t, unsigned long long>>;
 
-// The elements of a vector in bytes [0, end) of it, one by one; zero elsewhere.
+// Loads the elements in bytes [0, end) of a vector, one by one; the rest is zero.
 template <typename T>
 __device__ inline Vector LoadHead(const char* address, int end) {
   unsigned long long half[2] = {0, 0};
@@ -162,7 +162,7 @@ __device__ inline Vector LoadHead(const char* address, int end) {
                     static_cast<unsigned>(half[1]), static_cast<unsigned>(half[1] >> 32));
 }
 
-// Stores the elements of a vector in bytes [begin, end) of it, one by one.
+// Stores the elements in bytes [begin, end) of a vector, one by one.
 template <typename T>
 __device__ inline void StoreSpan(char* address, const Vector& vector, int begin, int end) {
   const unsigned long long half[2] = {vector.x | static_cast<unsigned long long>(vector.y) << 32,
@@ -176,21 +176,21 @@ __device__ inline void StoreSpan(char* address, const Vector& vector, int begin,
   }
 }
 
-// How many of a run's bytes a row holds that has `left` bytes from the run's begin on: at most 16
-// more than the run has, which is all that LoadRun wants to know.
+// The number of a run's bytes that exist in a row with `left` bytes from the run's begin on: at
+// most 16 more than the run has, which is all that LoadRun needs.
 __device__ inline int ClampToRun(std::int64_t left, int run_bytes) {
   const std::int64_t most = run_bytes + kVectorBytes;
   return static_cast<int>(left < 0 ? 0 : left < most ? left : most);
 }
 
-// How many elements of the run's vector at `offset` exist, given ClampToRun's bytes.
+// The number of elements that exist in the run's vector at `offset`, given ClampToRun's bytes.
 template <typename T>
 __device__ inline int ElementsPresent(int bytes, int offset) {
   const int left = bytes - offset;
   return (left < 0 ? 0 : left < kVectorBytes ? left : kVectorBytes) / static_cast<int>(sizeof(T));
 }
 
-// vectors[index], by selections: an index that is no constant would put the array into memory.
+// vectors[index], by selections: a variable index would put the array into memory.
 template <int G>
 __device__ inline Vector Pick(const Vector (&vectors)[G], int index) {
   Vector picked = vectors[0];
@@ -204,7 +204,7 @@ __device__ inline void Put(Vector (&vectors)[G], int index, const Vector& vector
   for (int i = 0; i < G; ++i) vectors[i] = Select(i == index, vector, vectors[i]);
 }
 
-// The vector that a run ends in, if it ends inside one that the caller's lane holds.
+// The vector in which a run ends, if the caller's lane holds it.
 template <typename T>
 struct RunTail {
   int index = 0;    // Among the lane's vectors.
@@ -254,7 +254,7 @@ __device__ inline void LoadRun(const char* run, int bytes, int lane, int width,
   });
 }
 
-// Stores what exists of a run, whose vectors it leaves in any state. Bytes around it are not
+// Stores the existing bytes of a run and leaves its vectors in any state. Bytes around it are not
 // written.
 template <typename T, bool kAligned, int G>
 __device__ inline void StoreRun(char* run, int bytes, int lane, int width, Vector (&vectors)[G]) {
@@ -275,7 +275,7 @@ __device__ inline void StoreRun(char* run, int bytes, int lane, int width, Vecto
     if constexpr (kAligned) {
       if (offset < end) StoreVector(origin + offset, vectors[i]);
     } else {
-      const int begin = offset == 0 ? shift : 0;  // What precedes is not ours.
+      const int begin = offset == 0 ? shift : 0;  // The bytes before belong to another row.
       if (offset + kVectorBytes <= end && begin == 0) {
         StoreVector(origin + offset, vectors[i]);
       } else if (offset + begin < end) {
@@ -289,8 +289,8 @@ __device__ inline void StoreRun(char* run, int bytes, int lane, int width, Vecto
   }
 }
 
-// Replaces the vectors by function(i, vector) in a loop that passes them on from place to place,
-// for code that is too large to stand once for each vector.
+// Replaces each vector by function(i, vector) in a loop that rotates the vectors, for code that is
+// too large to be repeated for each of them.
 template <int G, typename Function>
 __device__ inline void InTurn(Vector (&vectors)[G], Function function) {
 #pragma unroll 1
@@ -302,7 +302,7 @@ __device__ inline void InTurn(Vector (&vectors)[G], Function function) {
   }
 }
 
-// How many of `count` things, dealt out to `width` lanes in turn, a lane gets.
+// The number of `count` items that a lane gets when `width` lanes take them in turn.
 __device__ inline int ShareOfLane(int count, int lane, int width) {
   return (count + width - 1 - lane) >> (31 - __clz(width));
 }
@@ -347,8 +347,8 @@ __device__ inline Moments<Accumulator<T>> SumElements(const Vector (&vectors)[G]
   return sums.Finish(count, centered);
 }
 
-// The same of whole vectors, which are zeros behind a lane's first `whole`. No branch between them,
-// so that their instructions mix.
+// The same for whole vectors, which are zeros after a lane's first `whole`. There is no branch
+// between them, so that their instructions interleave.
 template <typename T, int G>
 __device__ inline Moments<Accumulator<T>> SumWholeVectors(const Vector (&vectors)[G], int whole,
                                                           bool centered) {
@@ -375,7 +375,7 @@ __device__ inline Moments<Accumulator<T>> SumWholeVectors(const Vector (&vectors
   return MomentsOfSums(reference, sums[0] + sums[1], squares[0] + squares[1], count, centered);
 }
 
-// Those of what a lane holds of a run of which `bytes` exist (ClampToRun), loaded by LoadRun.
+// The statistics of a lane's part of a run of which `bytes` exist (ClampToRun), loaded by LoadRun.
 template <typename T, bool kAligned, int G>
 __device__ inline Moments<Accumulator<T>> SumRun(const Vector (&vectors)[G], int bytes, int lane,
                                                  int width, bool centered) {

@@ -1,13 +1,13 @@
 // Statistics of a row: lanes sum, groups merge.
 //
 // A lane sums its elements and their squares relative to a reference among them, so that a large
-// mean cancels nothing: a mean of elements of its first vector where results have 16 bits, else of
-// what it holds in registers. Squares around the mean of k elements of n are at most n / k times
-// those around the mean of all, so outliers in front cost a lane little. Partials are (reference,
-// mean relative to it, M2 = sum of squared deviations, count). A merge takes the group's first
-// reference for all, averages, and sums the deviations from that average, so the mean keeps the
-// relative accuracy of the deviations, not of the values. For Statistics::kMeanSquare the reference
-// is zero and M2 is the plain sum of squares.
+// mean cancels nothing. The reference is a mean of elements of its first vector if results have 16
+// bits, else of its elements in registers. Squares around the mean of k elements of n are at most n
+// / k times those around the mean of all, so outliers in front cost a lane little. Partials are
+// (reference, mean relative to it, M2 = sum of squared deviations, count). A merge takes the
+// group's first reference for all, averages, and sums the deviations from that average, so the mean
+// keeps the relative accuracy of the deviations, not of the values. For Statistics::kMeanSquare the
+// reference is zero and M2 is the plain sum of squares.
 //
 // Every merge is a butterfly over a fixed set of lanes: no atomics, one order, the same bits
 // always.
@@ -22,12 +22,12 @@ namespace normd::norm::cuda {
 template <typename A>
 struct Moments {
   A reference = 0;
-  A mean = 0;  // Minus the reference.
+  A mean = 0;  // Relative to the reference.
   A m2 = 0;
   A count = 0;  // A whole number; counts over 2^24 are rounded, by less than the sums are.
 };
 
-// a + b, and what its rounding lost (Knuth).
+// a + b, and its rounding error (Knuth).
 template <typename A>
 __device__ inline A TwoSum(A a, A b, A* residue) {
   const A sum = a + b;
@@ -44,7 +44,7 @@ __device__ inline A GroupSum(A value, int width) {
   return value;
 }
 
-// The same of two values. Their shuffles go together, where two calls would follow one another.
+// The same for two values. Their shuffles overlap; those of two calls would follow one another.
 template <typename A>
 __device__ inline void GroupSums(A* a, A* b, int width) {
   for (int offset = width / 2; offset > 0; offset /= 2) {
@@ -59,8 +59,8 @@ __device__ inline void GroupSums(A* a, A* b, int width) {
 __device__ inline float Quotient(float a, float b) { return __fdividef(a, b); }
 __device__ inline double Quotient(double a, double b) { return a / b; }
 
-// The moments of `count` elements from the sums of their deviations from a reference, and of the
-// squares of these. Sums that are not `centered` are relative to zero.
+// The moments of `count` elements from the sums of their deviations from a reference and of the
+// squares of these. If not `centered`, the sums are relative to zero.
 template <typename A>
 __device__ inline Moments<A> MomentsOfSums(A reference, A sum, A squares, int count,
                                            bool centered) {
@@ -70,7 +70,7 @@ __device__ inline Moments<A> MomentsOfSums(A reference, A sum, A squares, int co
   result.m2 = squares;
   if (!centered) return result;
   const A mean = Quotient(sum, result.count);
-  // Around whatever number that is: what it lacks of the mean counts squared.
+  // Around the rounded mean: its error counts squared.
   result.m2 = Fma(-mean, Fma(-result.count, mean, sum + sum), result.m2);
   result.reference = TwoSum(reference, mean, &result.mean);
   return result;
@@ -81,8 +81,8 @@ template <typename T>
 inline constexpr bool kMeanReference = sizeof(T) >= 4;
 
 // The mean of some of a vector's first elements, of which `present` exist: of every other one, or
-// of two if not all do. Exact where they are equal. More would take more registers, which the
-// elements would wait in for their sums.
+// of two if not all exist. Exact if they are equal. A mean of more would hold more registers while
+// the elements wait for their sums.
 template <typename T>
 __device__ inline float MeanOfHead(const float (&values)[kPerVector<T>], int present) {
   static_assert(kPerVector<T> == 8);
@@ -96,13 +96,13 @@ __device__ inline float MeanOfHead(const Vector& vector, int present) {
   return MeanOfHead<T>(values, present);
 }
 
-// The mean of two, whose sum may overflow; exact where they are equal.
+// The mean of two numbers, whose sum may overflow; exact if they are equal.
 template <typename A>
 __device__ inline A Middle(A a, A b) {
   return Fma(A(0.5), b, A(0.5) * a);
 }
 
-// The mean of each two elements, rounded to T: a reference for both.
+// The mean of each pair of elements, rounded to T: a reference for both.
 template <typename T>
 __device__ inline Vector Average(const Vector& a, const Vector& b) {
   if constexpr (sizeof(T) == 2) {
@@ -135,9 +135,9 @@ __device__ inline void AddElements(const Vector& vector, int present, Accumulato
 }
 
 // Adds the first `present` values, less the reference, and their squares to one of two pairs of
-// sums, 0 or 1, a constant at best; of 16 bits, to both in turn. Elements are added in pairs, of
-// more than 16 bits in pairs of pairs: sums of equal elements are then exact, and a constant row
-// loses nothing.
+// sums, 0 or 1, preferably a constant; 16-bit values go to both in turn. Elements are added in
+// pairs, those of more than 16 bits in pairs of pairs: sums of equal elements are then exact, and a
+// constant row loses nothing.
 template <typename T>
 __device__ inline void AddDeviations(const Accumulator<T> (&elements)[kPerVector<T>], int present,
                                      Accumulator<T> reference, int pair, Accumulator<T> (&sums)[2],
@@ -193,15 +193,15 @@ class LaneSums {
   A squares_[2] = {0, 0};
 };
 
-// The merge of a set of partials, in two passes that any number of lanes can share: add up what
-// AddMean adds, divide by the elements of the set, and add up M2 around that mean. An empty partial
-// adds nothing.
+// The merge of a set of partials, in two passes that any number of lanes can share: add up the
+// terms of AddMean, divide by the elements of the set, and add up M2 around that mean. An empty
+// partial adds nothing.
 // Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
 // variances", 1979.
 template <typename A>
 class SetMerge {
  public:
-  // `reference` is that of one of the partials, which is not empty. Means are relative to it.
+  // `reference` is that of a partial that is not empty. Means are relative to it.
   __device__ explicit SetMerge(A reference) : reference_(reference) {}
 
   __device__ A AddMean(const Moments<A>& partial, A sum) const {
@@ -227,8 +227,8 @@ class SetMerge {
   const A reference_;
 };
 
-// The merge of two partials, for sets that come one after the other. The result keeps the reference
-// of the first, unless that is empty. Source: as above.
+// The merge of two partials, for sets in sequence. The result keeps the reference of the first,
+// unless that is empty. Source: as above.
 template <typename A>
 __device__ inline Moments<A> Merge(const Moments<A>& a, const Moments<A>& b) {
   if (b.count == 0) return a;
@@ -243,9 +243,9 @@ __device__ inline Moments<A> Merge(const Moments<A>& a, const Moments<A>& b) {
   return merged;
 }
 
-// Merges what each lane of a group of `width` lanes holds, `count` elements in all; every lane gets
-// the result. Lane 0 must hold elements if any lane does. All 32 lanes call it together. Sums that
-// are not `centered` have no mean to merge, which is most of the work.
+// Merges the partials of a group of `width` lanes, `count` elements in all; every lane gets the
+// result. Lane 0 must hold elements if any lane does. All 32 lanes call it together. Sums that are
+// not `centered` have no mean to merge, which is most of the work.
 template <typename A>
 __device__ inline Moments<A> MergeLanes(const Moments<A>& lane, A count, int width,
                                         bool centered = true) {
@@ -261,7 +261,7 @@ __device__ inline Moments<A> MergeLanes(const Moments<A>& lane, A count, int wid
   return merge.Result(count, mean, GroupSum(merge.M2(lane, mean), width));
 }
 
-// What the elements of a row are scaled with: y = (x - mean - residue) * rstd.
+// The normalization of a row's elements: y = (x - mean - residue) * rstd.
 template <typename A>
 struct RowScale {
   A mean = 0;
@@ -269,9 +269,9 @@ struct RowScale {
   A rstd = 0;
 };
 
-// 1 / sqrt(variance + eps), rounded to nearest or next to it: its error is that of a whole row. One
-// step of Newton's on the residue of the approximate root, which takes eps as it is and not rounded
-// into the sum.
+// 1 / sqrt(variance + eps), rounded to nearest or next to it: its error affects a whole row. One
+// Newton step on the residue of the approximate root, which takes eps as it is and not rounded into
+// the sum.
 __device__ inline float ReciprocalRoot(float variance, float eps) {
   float residue;
   const float sum = TwoSum(variance, eps, &residue);
@@ -286,11 +286,12 @@ __device__ inline double ReciprocalRoot(double variance, double eps) {
   return 1 / sqrt(variance + eps);
 }
 
-// Deviations whose squares overflow make NaN, as in PyTorch; a mean square that does, zeros.
+// Deviations whose squares overflow give NaN, as in PyTorch; a mean square that overflows gives
+// zeros.
 template <typename A>
 __device__ inline RowScale<A> FinishRow(const Moments<A>& row, const Constant& eps, bool centered) {
   const A variance = row.m2 / row.count;
-  const A clamped = variance < 0 ? A(0) : variance;  // Rounding can leave -0; a NaN stays.
+  const A clamped = variance < 0 ? A(0) : variance;  // Rounding can leave -0; a NaN stays a NaN.
   RowScale<A> scale;
   scale.mean = TwoSum(row.reference, row.mean, &scale.residue);
   scale.rstd = ReciprocalRoot(clamped, eps.As<A>());

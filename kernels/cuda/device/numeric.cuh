@@ -1,4 +1,4 @@
-// Elements and vectors: conversion between what memory holds and what the kernels compute with.
+// Elements and vectors: conversion between the types in memory and in computation.
 //
 // A vector is 16 bytes of consecutive elements, the widest access of one lane. Arithmetic is in
 // Accumulator<T>: float, for double double. Conversions round to nearest even; a half that
@@ -26,8 +26,8 @@ constexpr int kVectorBytes = 16;
 constexpr int kLanes = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// The least blocks of a multiprocessor that a kernel asks registers for: what it wants, as far as
-// the device that is compiled for holds so many threads (1024 on 7.5, 1536 or more on others).
+// The minimum of blocks per multiprocessor that a kernel reserves registers for: the wanted number,
+// if the target device holds that many threads (1024 on 7.5, 1536 or more on others).
 constexpr int MinBlocks(int wanted, int threads) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   constexpr int kThreads = 1024;
@@ -37,8 +37,9 @@ constexpr int MinBlocks(int wanted, int threads) {
   return wanted * threads <= kThreads ? wanted : kThreads / threads;
 }
 
-// The value, which all lanes of the warp have and pass together: where the device can, in a way
-// that lets the compiler keep it, and what follows from it, in registers of the whole warp.
+// A value that is the same in all lanes of the warp, which call this together. On devices that can,
+// it lets the compiler keep the value, and what it computes from it, in registers of the whole
+// warp.
 __device__ inline std::uint32_t OfWarp(std::uint32_t value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   return value;
@@ -70,7 +71,7 @@ __device__ inline float Widen(BFloat value) { return __bfloat162float(value); }
 __device__ inline float Fma(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ inline double Fma(double a, double b, double c) { return fma(a, b, c); }
 
-// A constant of the spec in both accumulation types, rounded on the host: a part of kernel
+// A constant of the spec in both accumulation types, rounded on the host. Part of kernel
 // parameters.
 struct Constant {
   Constant() = default;
@@ -164,8 +165,8 @@ __device__ inline Vector Pack(const Accumulator<T> (&values)[kPerVector<T>]) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Hides from the compiler that a vector is unchanged. Without it values that are unpacked twice
-// stay in registers in between, twice what the packed vector takes.
+// Hides from the compiler that a vector is unchanged. Otherwise values that are unpacked twice stay
+// in registers in between, in twice the space of the packed vector.
 __device__ inline void Repack(Vector& vector) {
   asm volatile("" : "+r"(vector.x), "+r"(vector.y), "+r"(vector.z), "+r"(vector.w));
 }

@@ -1,5 +1,5 @@
-// Global memory that blocks of one launch tell each other things in: 16 bytes at once, seen as a
-// whole, and ordered with nothing else.
+// Relaxed 16-byte accesses to global memory through which blocks of one launch communicate: each is
+// seen as a whole and is ordered with nothing else.
 
 #ifndef NORMD_KERNELS_CUDA_DEVICE_RELAXED_MEMORY_CUH_
 #define NORMD_KERNELS_CUDA_DEVICE_RELAXED_MEMORY_CUH_

@@ -10,8 +10,8 @@ namespace normd::norm::cuda {
 [[maybe_unused]] __device__ inline std::uint32_t SharedAddress(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
-// The inverse, for functions that take a pointer and turn it into an address again, such as those
-// of cuda::ptx: the compiler leaves both conversions out.
+// The inverse, for functions such as those of cuda::ptx that take a pointer and turn it into an
+// address again: the compiler removes both conversions.
 template <typename T>
 __device__ inline T* SharedPointer(std::uint32_t address) {
   return static_cast<T*>(__cvta_shared_to_generic(address));

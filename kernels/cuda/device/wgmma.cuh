@@ -1,6 +1,6 @@
 // Matrix products of a warpgroup out of shared memory (wgmma): D[64, N] += A[64, 16] B[N, 16]^T.
-// One instruction to a function. Compiled for 9.0a alone. PTX ISA 9.0, "Asynchronous Warpgroup
-// Level Matrix Multiply-Accumulate Operations".
+// One function per instruction. Compiled for 9.0a alone. PTX ISA 9.0, "Asynchronous Warpgroup Level
+// Matrix Multiply-Accumulate Operations".
 
 #ifndef NORMD_KERNELS_CUDA_DEVICE_WGMMA_CUH_
 #define NORMD_KERNELS_CUDA_DEVICE_WGMMA_CUH_
@@ -9,8 +9,9 @@
 
 namespace normd::norm::cuda {
 
-// Rows of 128 bytes, 8 of them to 1024 aligned bytes whose 16-byte pieces are swizzled: piece p of
-// row r lies at p ^ (r % 8). A product of 16 elements further along the rows starts 32 bytes later.
+// An operand of 128-byte rows. Eight rows fill 1024 aligned bytes, in which 16-byte pieces are
+// swizzled: piece p of row r lies at p ^ (r % 8). A product of 16 elements further along the rows
+// starts 32 bytes later.
 __device__ inline std::uint64_t OperandAt(std::uint32_t address) {
   constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
   constexpr std::uint64_t kBytesBetweenEightRows = std::uint64_t{1024 >> 4} << 32;
@@ -18,12 +19,12 @@ __device__ inline std::uint64_t OperandAt(std::uint32_t address) {
   return kSwizzle128 | kBytesBetweenEightRows | kUnused | ((address & 0x3ffff) >> 4);
 }
 
-// Before the first product of a group: orders what the registers and shared memory held.
+// Call before the first product of a group: orders earlier writes to registers and shared memory.
 __device__ inline void BeginProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void EndProducts() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Waits until at most kGroups groups of products are under way.
+// Waits until at most kGroups groups of products are in flight.
 template <int kGroups>
 __device__ inline void AwaitProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
@@ -96,8 +97,8 @@ __device__ inline void Pin(float (&registers)[kCount]) {
       : NORMD_D64(d, 0), NORMD_D64(d, 64)                                          \
       : "l"(a), "l"(b), "r"(static_cast<int>(add)))
 
-// D of a thread: element 4j + e is row 16 (warp % 4) + lane / 4 + 8 (e / 2), column 8j +
-// 2 (lane % 4) + e % 2. kBFloat: bfloat16 operands, otherwise float16.
+// A thread's part of D: element 4j + e is row 16 (warp % 4) + lane / 4 + 8 (e / 2), column 8j + 2
+// (lane % 4) + e % 2. kBFloat: bfloat16 operands, otherwise float16.
 template <bool kBFloat, int kRegisters>
 __device__ inline void Multiply(float (&d)[kRegisters], std::uint64_t a, std::uint64_t b,
                                 bool add) {

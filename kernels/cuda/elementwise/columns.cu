@@ -1,13 +1,13 @@
 // Given statistics, channels last or without trailing dimensions: a matrix of positions x channels.
 //
-// Phases: a block asks for its first vectors, four of each thread's column, works out how its
-// channels are scaled while they come, leaves that in shared memory, and after one barrier each
-// thread reads what its column's channels need, scales and stores. Blocks of few positions go on
-// for some steps, so that parameters are a small part of what they read; they ask for a step's
-// vectors before they store those of the step before.
+// Phases: a block loads its first vectors, four of each thread's column, and meanwhile computes its
+// channels' factors into shared memory. After one barrier each thread reads the factors of its
+// column's channels, scales and stores. Blocks with few positions continue for some steps, so that
+// parameters are a small part of what they read; they load a step's vectors before they store those
+// of the step before.
 // Bytes: each element is read once and written once; the parameters come from the caches.
-// Occupancy: three blocks of 256 threads on a multiprocessor, each thread with 64 bytes of data on
-// their way; up to 24 KiB of shared memory in a block.
+// Occupancy: three blocks of 256 threads on a multiprocessor, each thread with 64 bytes of data in
+// flight; up to 24 KiB of shared memory in a block.
 
 #include <cuda_runtime.h>
 
@@ -24,10 +24,10 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kMinBlocks = 3;
-// Positions that a block wants to scale with what it works out for its channels.
+// The number of positions that a block should scale with one set of its channels' factors.
 constexpr std::int64_t kWantedPositions = 32;
 
-// Whether a step's vectors are asked for before those of the step before are stored. With 16-bit
+// Whether a step's vectors are loaded before those of the step before are stored. With 16-bit
 // elements the registers are needed for eight channels' factors.
 template <typename T>
 inline constexpr bool kAhead = sizeof(T) >= 4;
@@ -44,7 +44,7 @@ struct ColumnsBatch {
   int column_blocks;
   int columns;  // Vectors of one position in a block; the last column block may have fewer.
   int rows;     // Positions that a block's threads touch at a time; a step is kTileUnroll of them.
-  int steps;    // A block takes so many.
+  int steps;    // The number of steps of a block.
   GivenStatistics given;
   ColumnsSegment segments[kMaxRowSegments];
 };
@@ -54,7 +54,7 @@ static_assert(sizeof(ColumnsBatch) <= 4000, "kernel parameters hold 4096 bytes")
 template <typename T, bool kAligned>
 class ColumnWalk {
  public:
-  // From `position` on; `channel` is the column's first, of which `present` exist.
+  // Begins at `position`; `channel` is the column's first, of which `present` exist.
   __device__ ColumnWalk(const ColumnsBatch& batch, const ColumnsSegment& segment,
                         std::int64_t position, std::int64_t channel, int present)
       : present_(present), rows_(batch.rows) {
@@ -101,10 +101,10 @@ class ColumnWalk {
   }
 
  private:
-  const char* x_;           // The first vector that is to be loaded,
-  char* y_;                 // and stored.
+  const char* x_;           // The first vector to be loaded.
+  char* y_;                 // The first vector to be stored.
   std::int64_t row_bytes_;  // From one vector to the next.
-  std::int64_t to_load_;    // Positions from these vectors' on.
+  std::int64_t to_load_;    // Positions from these vectors on.
   std::int64_t to_store_;
   int present_;
   int rows_;  // Positions from one vector to the next.
@@ -122,7 +122,7 @@ struct ColumnScales {
   A factor[kThreads * kCount];
   A offset[kThreads * kCount];
 
-  // For the channels of a column, of which `present` exist.
+  // Sets the factors of a column's channels, of which `present` exist.
   __device__ void Set(const GivenStatistics& given, int column, std::int64_t channel, int present) {
     const NormParams& params = given.params;
     A values[4][kCount];
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
       });
     });
   } else {
-    // Accesses that are not aligned are much code, which stands once for all activations.
+    // Unaligned accesses are much code, so there is one copy for all activations.
     scale_segments([&](const Vector& vector) {
       return scale.Apply(vector, batch.given.activation, leaky_slope);
     });
@@ -262,7 +262,7 @@ Status LaunchElementwiseColumns(const Launch& launch) {
 }
 
 Status LaunchElementwise(const Launch& launch) {
-  // Without trailing dimensions both layouts are one. One channel is one run.
+  // Without trailing dimensions both layouts are the same. One channel is one run.
   std::vector<Segment> first, columns;
   for (std::size_t i = 0; i < launch.count; ++i) {
     const Segment& segment = launch.segments[i];

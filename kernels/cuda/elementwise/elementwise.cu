@@ -1,12 +1,11 @@
 // Given statistics, channels first: no rows, only elements and their channels.
 //
-// Phases: a block asks for its tile of the tensor, 16 KiB, and works out while it comes how the
-// tile's channels are scaled. Where a warp's run of it covers two channels at most, every warp does
-// that for itself; else the block leaves all of the tile's in shared memory. Then it scales and
-// stores.
+// Phases: a block loads its tile of the tensor, 16 KiB, and meanwhile computes the factors of the
+// tile's channels. If a warp's run of it covers at most two channels, every warp does so for
+// itself; else the block keeps all the tile's factors in shared memory. Then it scales and stores.
 // Bytes: each element is read once and written once; the parameters come from the caches.
-// Occupancy: five blocks of 256 threads on a multiprocessor, each thread with 64 bytes of data on
-// their way; up to 24 KiB of shared memory in a block.
+// Occupancy: five blocks of 256 threads on a multiprocessor, each thread with 64 bytes of data in
+// flight; up to 24 KiB of shared memory in a block.
 // columns.cu computes channels last and tensors without trailing dimensions.
 
 #include <cuda_runtime.h>
@@ -24,8 +23,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWantedBlocks = 5;
-// Channels that a tile may touch. With fewer trailing elements than kFullTileSpatial tiles are
-// small.
+// Channels that a tile may touch. Tiles are small if there are fewer trailing elements than
+// kFullTileSpatial.
 constexpr int kMaxTileChannels = 1026;
 constexpr std::int64_t kFullTileSpatial = 8;
 
@@ -38,7 +37,7 @@ struct FlatSegment {
   std::int64_t bytes;
   std::int64_t spatial;
   Divisor spatial_divisor;  // Valid if spatial is below 2^31.
-  std::uint32_t end_block;  // Blocks of the launch up to and with this segment's.
+  std::uint32_t end_block;  // Blocks of the launch up to and including this segment's.
 };
 
 struct FlatBatch {
@@ -101,8 +100,8 @@ __device__ inline Vector ScaleParts(const Vector& vector, int before,
   return Pack<T>(values);
 }
 
-// Scales a run of which a vector may cover any number of channels: `offset` is that of the lane's
-// first vector behind the begin of the first channel that `scales` has.
+// Scales a run whose vectors may cover any number of channels. `offset` is the distance of the
+// lane's first vector from the begin of the first channel in `scales`.
 template <typename T, int kVectors>
 __device__ inline void ScaleByTable(const FlatBatch& batch, const FlatSegment& segment,
                                     const ChannelScale<Accumulator<T>>* scales, int offset,
@@ -221,7 +220,7 @@ Status LaunchTiles(const Launch& launch, const std::vector<Segment>& segments) {
   for (const Segment& segment : segments) {
     const std::int64_t sample_bytes = launch.spec.channels * segment.spatial *
                                       static_cast<std::int64_t>(SizeOf(launch.spec.dtype));
-    // A piece is whole samples, so that it begins with channel 0.
+    // A piece is whole samples, so it begins with channel 0.
     const std::int64_t piece = std::max<std::int64_t>(1, kMaxBytes / sample_bytes);
     for (std::int64_t done = 0; done < segment.samples; done += piece) {
       if (batch.segment_count == kMaxRowSegments || batch.blocks > (1u << 30)) {

@@ -6,7 +6,7 @@
 namespace normd::norm::cuda {
 namespace {
 
-// Segments that one launch can take.
+// Segments in the form of one launch.
 struct StripSegments {
   StripPlan plan;
   std::vector<Segment> segments;

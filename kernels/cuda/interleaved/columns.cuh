@@ -1,4 +1,4 @@
-// What the channels-last kernels share: where a thread's vectors are, and sums per channel.
+// The shared parts of the channels-last kernels: a thread's vectors, and sums per channel.
 
 #ifndef NORMD_KERNELS_CUDA_INTERLEAVED_COLUMNS_CUH_
 #define NORMD_KERNELS_CUDA_INTERLEAVED_COLUMNS_CUH_
@@ -12,9 +12,8 @@
 
 namespace normd::norm::cuda {
 
-// The largest power of two up to 16 that divides the address of every vector of positions
-// `position_bytes` apart and runs `run_bytes` apart: the width of the widest accesses that fit them
-// all.
+// The widest access, a power of two up to 16, that divides the address of every vector. Vectors of
+// positions are `position_bytes` apart, and runs `run_bytes`.
 __device__ inline int AccessWidth(const char* address, std::int64_t position_bytes,
                                   std::int64_t run_bytes) {
   const auto bits = reinterpret_cast<std::uintptr_t>(address) |
@@ -22,8 +21,8 @@ __device__ inline int AccessWidth(const char* address, std::int64_t position_byt
   return static_cast<int>(bits & -bits);
 }
 
-// The first `present` elements at `address`, zero behind them, by accesses of `width` bytes: a
-// power of two from the element's size to 16 that divides the address.
+// The first `present` elements at `address`, zero after them, by accesses of `width` bytes: a power
+// of two from the element's size to 16 that divides the address.
 template <typename T>
 __device__ inline Vector LoadColumn(const char* address, int present, int width) {
   constexpr int kCount = kPerVector<T>;
@@ -65,8 +64,8 @@ __device__ inline void StoreColumn(char* address, const Vector& vector, int pres
   }
 }
 
-// A thread's sums over its column, relative to the mean of what its first two vectors have of a
-// part (see moments.cuh), in kParts partials:
+// A thread's sums over its column, in kParts partials, each relative to the mean of its elements in
+// the first two vectors (see moments.cuh):
 //   1             all of the column belongs to one group
 //   2             channels before `boundary` belong to one group, the others to the next
 //   kPerVector   each channel has its own
@@ -76,8 +75,8 @@ class ColumnSums {
   using A = Accumulator<T>;
   static constexpr int kCount = kPerVector<T>;
 
-  // `first` is the column's first vector, and `second` the next if there is one; both are still to
-  // be added.
+  // `first` is the column's first vector, and `second` the next if there is one; both must still be
+  // added.
   __device__ ColumnSums(bool centered, int boundary, const Vector& first, const Vector& second)
       : centered_(centered), boundary_(min(boundary, kCount)) {
     if (!centered) return;
@@ -113,7 +112,7 @@ class ColumnSums {
     }
   }
 
-  // The sums of `vectors` vectors that were added.
+  // The sums after `vectors` vectors were added.
   __device__ void Finish(int vectors, Moments<A> (&parts)[kParts]) {
     if constexpr (kParts == kCount) {
 #pragma unroll
@@ -147,7 +146,7 @@ class ColumnSums {
   A squares_[kCount] = {};
 };
 
-// Where the partials of a group are among those of one row of columns.
+// Where the partials of a group lie among those of one row of columns.
 template <typename T, int kParts>
 class GroupParts {
  public:
@@ -160,7 +159,7 @@ class GroupParts {
   __device__ int count() const { return count_; }
   __device__ int Place(int i) const {
     if constexpr (kParts == 2 && kPerVector<T> != 2) {
-      // A column that begins before the group does has the group behind its boundary.
+      // If a column begins before the group does, the group is after its boundary.
       return 2 * (first_ + i) + ((first_ + i) * kPerVector<T> < begin_ ? 1 : 0);
     } else {
       return first_ + i;
@@ -213,13 +212,13 @@ __device__ inline Moments<Accumulator<T>> MergeRows(const Moments<Accumulator<T>
     merged.mean = Quotient(sum, merged.count);
     for_share([&](const Moments<A>& partial) { merged.m2 += merge.M2(partial, merged.mean); });
     merged.m2 = GroupSum(merged.m2, kLanes);
-    // An outlier may have drawn the first reference more than two deviations from the mean.
+    // An outlier may have moved the first reference more than two deviations from the mean.
     if (again || !(sum * merged.mean > 4 * merged.m2)) return merged;
     merged.reference += merged.mean;
   }
 }
 
-// How a thread scales the channels of its column: y = (x - mean) * factor + offset.
+// The factors and offsets of a thread's column: y = (x - mean) * factor + offset.
 template <typename T, int kParts>
 struct ColumnScale {
   using A = Accumulator<T>;

@@ -1,11 +1,12 @@
-// Channels-last rows that nothing on the chip holds: two passes over memory.
+// Channels-last rows that do not fit on the chip: two passes over memory.
 //
-// Phases: blocks sum tiles, which are as wide as a position where that is not more than a block's
-// threads, and leave one partial per tile and group in the scratch memory; a block per row merges
-// the row's partials in the order of its tiles; blocks scale the tiles, the last one first, since
-// the cache still holds the end.
-// Bytes: each element is read twice and written once, less what the second pass finds in the cache.
-// Occupancy: three blocks of 256 threads, each with eight vectors a thread on their way.
+// Phases: blocks sum tiles and leave one partial per tile and group in the scratch memory; tiles
+// are as wide as a position, but no wider than a block's threads. A block per row merges the row's
+// partials in the order of its tiles. Blocks scale the tiles, the last one first, since the cache
+// still holds the end.
+// Bytes: each element is read twice and written once, except for what the second pass finds in the
+// cache.
+// Occupancy: three blocks of 256 threads, each with eight vectors a thread in flight.
 // Determinism: fixed places, one writer per partial, a fixed merge order; no atomics.
 
 #include <cuda_runtime.h>
@@ -17,16 +18,16 @@
 namespace normd::norm::cuda {
 namespace {
 
-constexpr int kMinBlocks = 3;  // Of a multiprocessor.
-constexpr int kUnroll = 8;     // Vectors of a thread that are on their way at once.
-// Scratch bytes are at most this part of the tensor's, a little more where a tile ends early.
+constexpr int kMinBlocks = 3;  // Per multiprocessor.
+constexpr int kUnroll = 8;     // Vectors of a thread in flight at once.
+// Scratch bytes are at most this part of the tensor's, a little more if a tile ends early.
 constexpr std::int64_t kScratchRatio = 64;
-constexpr int kVectorsPerSum = 16;  // Longer columns are merged from sums of so many vectors.
-constexpr std::int64_t kMostTiles = 4096;  // Of a sample and a column block, which a block merges.
+constexpr int kVectorsPerSum = 16;  // Longer columns are merged from sums of this many vectors.
+constexpr std::int64_t kMostTiles = 4096;  // One block merges them.
 constexpr int kMergeThreads = 256;
 constexpr std::int64_t kMostMergeBlocks = 1 << 20;
 
-// How the partials of a launch lie in the scratch memory: [tile][slot] and [sample][group].
+// The layout of a launch's partials in the scratch memory: [tile][slot] and [sample][group].
 struct SplitLayout {
   int groups;
   std::int64_t group_channels;
@@ -50,14 +51,13 @@ __host__ __device__ inline GroupRange GroupsOf(std::int64_t first_channel,
   return {first_channel / group_channels, ((end < channels ? end : channels) - 1) / group_channels};
 }
 
-// Whether a thread's vectors are whole and aligned, so that all it takes to move them is a load and
-// a store.
+// Whether a thread's vectors are whole and aligned, so that a load and a store move them.
 template <typename T>
 __device__ inline bool IsWhole(const TileColumn& column) {
   return column.present == kPerVector<T> && min(column.x_width, column.y_width) == kVectorBytes;
 }
 
-// Asks for vectors [begin, begin + kUnroll) of a thread's column, those that exist.
+// Loads vectors [begin, begin + kUnroll) of a thread's column, if they exist.
 __device__ inline void LoadWhole(const TileColumn& column, int begin, int end,
                                  Vector (&vectors)[kUnroll]) {
   const char* from = column.x + begin * column.step;
@@ -68,7 +68,7 @@ __device__ inline void LoadWhole(const TileColumn& column, int begin, int end,
   }
 }
 
-// Sums vectors [begin, end) of a thread's column, which has the first, as SumColumn does.
+// Sums vectors [begin, end) of a thread's column, which includes the first, as SumColumn does.
 template <typename T, int kParts>
 __device__ inline ColumnSums<T, kParts> SumWhole(const TileColumn& column, int begin, int end,
                                                  bool centered, int boundary) {
@@ -101,8 +101,8 @@ __device__ inline ColumnSums<T, kParts> SumAny(const TileColumn& column, int beg
   return sums;
 }
 
-// Sums a thread's part of a tile, of which channels before `boundary` belong to its first group, to
-// kParts moments in shared memory, where they take no registers.
+// Sums a thread's part of a tile into kParts moments in shared memory, where they take no
+// registers. Channels before `boundary` belong to the tile's first group.
 template <typename T, int kParts>
 __device__ inline void SumColumn(const TileColumn& column, bool centered, int boundary,
                                  Moments<Accumulator<T>>* total) {
@@ -154,14 +154,13 @@ __global__ void __launch_bounds__(kTileThreads, kMinBlocks)
   }
 }
 
-// Where a row's partials are: of each of `chunks` tiles along its sample, in `blocks` column
-// blocks.
+// Where a row's partials lie: those of `chunks` tiles along its sample, in `blocks` column blocks.
 struct RowParts {
   std::int64_t first_tile;
   std::int64_t first_block;
   std::int64_t blocks;
   std::int64_t chunks;
-  std::int64_t positions;  // Of the sample.
+  std::int64_t positions;  // In the sample.
 };
 
 __device__ inline RowParts FindRowParts(const TileBatch& batch, const SplitLayout& layout,
@@ -183,7 +182,7 @@ __device__ inline RowParts FindRowParts(const TileBatch& batch, const SplitLayou
   return parts;
 }
 
-// What a thread merges of a row: every kMergeThreads-th of its partials.
+// A thread's share of a row's merge: every kMergeThreads-th of its partials.
 template <typename A>
 __device__ inline Moments<A> MergeShare(const TileBatch& batch, const SplitLayout& layout,
                                         int vector_channels, std::int64_t group,
@@ -292,12 +291,12 @@ __global__ void __launch_bounds__(kTileThreads, kMinBlocks)
   }
 }
 
-// As PartsOfColumn, and 2 where two groups make up a column.
+// As PartsOfColumn, but 2 if two groups make up a column.
 constexpr int PartsOfTile(std::int64_t group_channels, std::int64_t count) {
   return 2 * group_channels == count ? 2 : PartsOfColumn(group_channels, count);
 }
 
-// What the cut depends on: the spec alone.
+// The part of the cut that depends on the spec alone.
 struct SplitCut {
   explicit SplitCut(const NormSpec& spec) : batch(EmptyTileBatch(spec, kTileThreads)) {
     const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
@@ -314,7 +313,7 @@ struct SplitCut {
     wanted_positions = std::max(std::int64_t{batch.rows} * kVectorsPerSum, for_scratch);
   }
 
-  // Tiles of about the same size: of at least wanted_positions if the sample has so many, and at
+  // Tiles of about the same size: at least wanted_positions each if the sample has enough, and at
   // most kMostTiles.
   std::int64_t TilePositions(std::int64_t spatial) const {
     const std::int64_t tiles = std::clamp<std::int64_t>(spatial / wanted_positions, 1, kMostTiles);
@@ -323,7 +322,7 @@ struct SplitCut {
 
   TileBatch batch;
   std::int64_t group_channels;
-  int parts;  // kParts of ColumnSums.
+  int parts;  // ColumnSums' kParts.
   std::int64_t moments_bytes;
   std::int64_t scale_bytes;
   std::int64_t slots;

@@ -7,11 +7,11 @@ namespace {
 
 constexpr std::int64_t kVectorBytes = 16;
 constexpr int kLanes = 32;
-// Shared memory that the system and a kernel's own variables take from each block.
+// Shared memory of each block that the system and a kernel's static variables take.
 constexpr std::int64_t kSystemBytes = (1 << 10) + 64;
 
-// Runs of a strip at one position. Copies of 128-byte runs reach 0.92 of a plain copy's speed, of
-// 256 bytes 0.96, of 64 bytes 0.82, of 32 bytes 0.65.
+// The bytes of a strip at one position. Copies of 128-byte runs reach 0.92 of a plain copy's speed,
+// of 256 bytes 0.96, of 64 bytes 0.82, of 32 bytes 0.65.
 constexpr std::int64_t kClusterRunBytes = 128;
 constexpr std::int64_t kGridRunBytes = 256;
 constexpr std::int64_t kMinGridRunBytes = 64;
@@ -30,8 +30,8 @@ std::int64_t GroupBytes(const NormSpec& spec) {
   return spec.channels / spec.groups * static_cast<std::int64_t>(SizeOf(spec.dtype));
 }
 
-// Shared memory that the statistics take: partials for each thread and one for each block of the
-// strip, what the rows are scaled with, and the strip's parameters.
+// Shared memory for the statistics: a partial for each thread and for each block of the strip, the
+// rows' scales, and the strip's parameters.
 std::int64_t StatisticsBytes(const NormSpec& spec, const StripPlan& plan) {
   const std::int64_t scalar = spec.dtype == DType::kFloat64 ? 8 : 4;
   const std::int64_t group_channels = spec.channels / spec.groups;
@@ -43,7 +43,7 @@ std::int64_t StatisticsBytes(const NormSpec& spec, const StripPlan& plan) {
          plan.groups * (3 + 2 * group_channels) * scalar;
 }
 
-// The threads of a block over strips of `groups` groups. False if they are too wide.
+// The threads of a block over strips of `groups` groups. False if the strips are too wide.
 bool PlanThreads(const NormSpec& spec, std::int64_t spatial, std::int64_t groups,
                  std::int64_t max_threads, StripPlan* plan) {
   const std::int64_t columns = CeilDiv(groups * GroupBytes(spec), kVectorBytes);
@@ -55,8 +55,8 @@ bool PlanThreads(const NormSpec& spec, std::int64_t spatial, std::int64_t groups
   return true;
 }
 
-// Gives a strip's positions to `blocks` blocks. False if one has more than `max_bytes` of shared
-// memory holds.
+// Divides a strip's positions among `blocks` blocks. False if a block's share exceeds `max_bytes`
+// of shared memory.
 bool PlanBlocks(const NormSpec& spec, std::int64_t spatial, std::int64_t blocks, int held,
                 std::int64_t max_bytes, StripPlan* plan) {
   plan->blocks = static_cast<int>(blocks);
@@ -95,7 +95,7 @@ bool PlanClusterWidth(const NormSpec& spec, std::int64_t spatial, const DeviceLi
   return false;
 }
 
-// Whether strips of so many groups begin between elements of two vectors.
+// Whether strips of this many groups begin inside vectors.
 bool CutsVectors(const NormSpec& spec, std::int64_t groups) {
   return groups != spec.groups && groups * GroupBytes(spec) % kVectorBytes != 0;
 }

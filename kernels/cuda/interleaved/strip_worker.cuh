@@ -1,11 +1,11 @@
 // The body of the two kernels that hold channels-last strips on chip (strip_plan.h). They
 // differ in how the blocks that share a strip exchange their partial statistics.
 //
-// Phases, strip after strip: each thread sums its vectors as they arrive and leaves one partial
-// per group; a warp per group merges the block's partials and gives the result to the other blocks,
-// then merges theirs in the order of the blocks; each thread scales and stores its vectors, and
-// asks for a vector of the next strip into each place that it has emptied, so that loads and
-// stores flow together. Places are the thread's own: only the partials need barriers.
+// Phases, strip after strip: each thread sums its vectors as they arrive and leaves one partial per
+// group. A warp per group merges the block's partials, sends the result to the other blocks, and
+// merges theirs in the order of the blocks. Each thread scales and stores its vectors, and loads a
+// vector of the next strip into each place that it has emptied, so that loads and stores overlap.
+// Places are the thread's own: only the partials need barriers.
 
 #ifndef NORMD_KERNELS_CUDA_INTERLEAVED_STRIP_WORKER_CUH_
 #define NORMD_KERNELS_CUDA_INTERLEAVED_STRIP_WORKER_CUH_
@@ -21,9 +21,9 @@ namespace normd::norm::cuda {
 
 // One thread's part in the work of its block, strip after strip.
 //
-// `Exchange` exchanges partials. One warp for each group calls Send(group, the block's partial),
-// and after all its Sends Receive(group, elements of block k for lane k), which gives lane k the
-// partial of block k; all threads call AwaitPeers before the first Send and Next behind each strip.
+// `Exchange` exchanges partials. One warp for each group calls Send(group, the block's partial)
+// and, after all its Sends, Receive(group, elements of block k for lane k), which gives lane k the
+// partial of block k. All threads call AwaitPeers before the first Send and Next after each strip.
 template <typename T, int kParts, bool kAligned, int kHeld, typename Exchange>
 class StripWorker {
  public:
@@ -82,7 +82,7 @@ class StripWorker {
     return kAligned ? LoadVector(address) : LoadColumn<T>(address, present_, from.x_width);
   }
 
-  // Asks for the first strip's vectors.
+  // Starts loading the first strip's vectors.
   __device__ void Fetch() {
     const char* address = column_.x;
 #pragma unroll
@@ -140,7 +140,7 @@ class StripWorker {
     }
   }
 
-  // Puts the strip's gamma and beta into shared memory, unless they are there.
+  // Loads the strip's gamma and beta into shared memory, unless they are already there.
   __device__ void LoadParams() {
     if (strip_.first_channel == params_of_) return;
     params_of_ = strip_.first_channel;
@@ -150,7 +150,7 @@ class StripWorker {
     }
   }
 
-  // Merges what all blocks have sent and leaves the scale of each group in shared memory.
+  // Merges the partials of all blocks and leaves the scale of each group in shared memory.
   __device__ void ReceivePartials() {
     const A elements = static_cast<A>(group_channels_) * static_cast<A>(strip_.spatial);
     for (int group = warp_; group < plan_.groups; group += warps_) {
@@ -161,7 +161,7 @@ class StripWorker {
     }
   }
 
-  // How the thread scales its column's channels.
+  // Computes the factors of the thread's column.
   __device__ void FindScale(ColumnScale<T, kParts>* scale) const {
     if (thread_.row >= plan_.rows) return;
     LoadShared<kAligned>(shared_.gamma + thread_.first_channel, present_, scale->factor);
@@ -179,8 +179,8 @@ class StripWorker {
     }
   }
 
-  // Scales and stores the column, and asks for a vector of the next strip's in each place that this
-  // empties. Accesses that are not aligned are much code, which stands once for all activations.
+  // Scales and stores the column, and loads a vector of the next strip into each place that this
+  // empties. Unaligned accesses are much code, so there is one copy for all activations.
   __device__ void StoreAndFetch(const ColumnScale<T, kParts>& scale, const StripColumn& next) {
     const A leaky_slope = batch_.leaky_slope.template As<A>();
     if constexpr (kAligned) {

@@ -1,5 +1,5 @@
-// What the kernels that hold channels-last strips on chip find: a strip, a thread's column of it
-// and a block's shared memory; and how a launch becomes batches of strips.
+// The building blocks of kernels that hold channels-last strips on chip: a strip, a thread's column
+// of it and a block's shared memory; and how a launch becomes batches of strips.
 
 #ifndef NORMD_KERNELS_CUDA_INTERLEAVED_STRIPS_CUH_
 #define NORMD_KERNELS_CUDA_INTERLEAVED_STRIPS_CUH_
@@ -14,7 +14,7 @@
 
 namespace normd::norm::cuda {
 
-constexpr int kChunk = 4;  // Vectors that are waited for together.
+constexpr int kChunk = 4;  // Vectors that are awaited together.
 
 // Copies a vector into shared memory; asynchronously if it is aligned.
 template <typename T, bool kAligned>
@@ -28,7 +28,7 @@ __device__ inline void CopyVector(Vector* slot, const char* address, int present
   *slot = LoadColumn<T>(address, present, width);
 }
 
-// A strip, found. Its bytes begin at x and y; one position's lie position_bytes behind the last's.
+// A strip. Its bytes begin at x and y; those of successive positions are position_bytes apart.
 struct Strip {
   const char* x;
   char* y;
@@ -41,7 +41,7 @@ struct Strip {
 template <typename T>
 __device__ inline Strip FindStrip(const RowBatch& batch, std::uint32_t index) {
   const Row row = FindRow(batch, index);
-  // FindRow counts as if strips lay one behind the other: right for the sample, not for the strip.
+  // FindRow assumes adjacent strips: its result is right for the sample, not for the strip.
   const auto element = static_cast<std::int64_t>(sizeof(T));
   const std::int64_t in_sample = row.first_channel / batch.channels_per_group;
   const std::int64_t correction = (in_sample * row.elements - row.first_channel) * element;
@@ -52,9 +52,9 @@ __device__ inline Strip FindStrip(const RowBatch& batch, std::uint32_t index) {
 // A block's dynamic shared memory.
 template <typename A>
 struct StripShared {
-  Vector* slots;        // [vectors behind the held ones][threads]
+  Vector* slots;        // [vectors after the held ones][threads]
   Moments<A>* threads;  // [rows][columns][parts]
-  Moments<A>* blocks;   // [groups][blocks of the strip], for those that exchange here
+  Moments<A>* blocks;   // [groups][blocks of the strip], if they are exchanged here
   A* gamma;             // [channels], of the strip
   A* beta;              // [channels]
   RowScale<A>* scales;  // [groups]
@@ -75,11 +75,11 @@ struct StripColumn {
   char* y;
   std::int64_t step;  // Bytes from one vector to the next.
   int count;
-  int x_width;  // The accesses that fit every vector, if they are not known to be aligned.
+  int x_width;  // The accesses that fit every vector, if alignment is not known.
   int y_width;
 };
 
-// What a thread does in every strip.
+// The part of a thread that is the same in every strip.
 struct StripThread {
   int row;
   int first_channel;  // In the strip.
@@ -134,7 +134,8 @@ __device__ inline StripColumn FindStripColumn(const StripPlan& plan, const Strip
   return out;
 }
 
-// The first `present` of N values in shared memory; aligned ones lie on a multiple of 16 bytes.
+// The first `present` of N values in shared memory; if kAligned they begin at a multiple of 16
+// bytes.
 template <bool kAligned, typename A, int N>
 __device__ inline void LoadShared(const A* values, int present, A (&out)[N]) {
   if constexpr (kAligned) {

@@ -23,11 +23,12 @@ namespace {
 constexpr int kMaxThreads = 256;
 constexpr int kMinBlocks = 3;
 
-// Used for one strip, then no more.
+// For one strip only.
 template <typename A>
 class StripClusterExchange {
  public:
-  // All threads of the block. `arrived` and `partials` are shared memory: [groups][blocks].
+  // Called by all threads of the block. `arrived` and `partials` are shared memory:
+  // [groups][blocks].
   __device__ StripClusterExchange(std::uint64_t* arrived, Moments<A>* partials,
                                   const StripPlan& plan, int rank)
       : arrived_(arrived), partials_(partials), blocks_(plan.blocks), rank_(rank) {
@@ -42,7 +43,7 @@ class StripClusterExchange {
     ArriveAtClusterRelaxed();
   }
 
-  // All threads of the block, before the first Send.
+  // Called by all threads of the block before the first Send.
   __device__ void AwaitPeers() {
     if (blocks_ > 1) AwaitCluster();
   }
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
 template <typename T, int kParts, bool kAligned>
 cudaError_t Enqueue(const RowBatch& batch, const StripPlan& plan, const Launch& launch) {
   const auto kernel = ChannelsLastCluster<T, kParts, kAligned>;
-  // The same value on every call: threads that launch other plans at the same time set it too.
+  // The value is always the same: threads that launch other plans at the same time set it too.
   cudaError_t error = AllowSharedBytes(kernel, launch.limits);
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute cluster = {};

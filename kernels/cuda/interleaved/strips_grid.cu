@@ -1,13 +1,14 @@
-// Channels-last strips spread over co-resident blocks (strip_worker.cuh): strips that no
-// cluster holds at a width that memory likes.
+// Channels-last strips spread over co-resident blocks (strip_worker.cuh): strips that fit no
+// cluster at a width that memory access favours.
 //
 // Exchange: teams of blocks, each with its strips in turn, use slots in global memory
-// (exchange_slots.cuh): each block publishes one slot per group with one store, and a warp per
-// group polls the team's. Bytes: each element is read once and written once. Occupancy: two blocks
-// of 512 threads on a multiprocessor, 128 KiB of data in each: 12 vectors of a thread in shared
-// memory, 4 in its registers. One block moves data while the other exchanges. Determinism: fixed
-// places, one writer per slot, a fixed merge order; no atomics. The launch is cooperative, so that
-// a team's blocks wait only for blocks that run.
+// (exchange_slots.cuh). Each block publishes one slot per group with one store, and a warp per
+// group polls the team's slots.
+// Bytes: each element is read once and written once.
+// Occupancy: two blocks of 512 threads on a multiprocessor, 128 KiB of data in each: 12 vectors of
+// a thread in shared memory, 4 in its registers. One block moves data while the other exchanges.
+// Determinism: fixed places, one writer per slot, a fixed merge order; no atomics. The launch is
+// cooperative, so that a team's blocks wait only for blocks that run.
 
 #include <cuda_runtime.h>
 
@@ -45,7 +46,7 @@ __device__ inline ExchangeSlot<A> LoadSlot(const ExchangeSlot<A>* from) {
 template <typename A>
 class StripGridExchange {
  public:
-  // `slots`: [2][groups][blocks] of the team, never yet used or all zero.
+  // `slots`: the team's [2][groups][blocks], unused so far or all zero.
   __device__ StripGridExchange(ExchangeSlot<A>* slots, const StripPlan& plan, int rank)
       : slots_(slots), groups_(plan.groups), blocks_(plan.blocks), rank_(rank) {}
 
@@ -80,7 +81,7 @@ class StripGridExchange {
   std::uint32_t epoch_ = 1;
 };
 
-// The second half of the teams begins when the first half has published for the first time: with
+// The second half of the teams begins when the first half has published for the first time. With
 // two blocks on a multiprocessor, one then moves data while the other exchanges.
 template <typename A>
 __device__ inline void AwaitTurn(const ExchangeSlot<A>* slots, const StripPlan& plan,
@@ -119,7 +120,7 @@ std::int64_t Teams(const DeviceLimits& limits, const StripPlan& plan, std::int64
 template <typename T, int kParts, bool kAligned>
 cudaError_t Enqueue(const RowBatch& batch, const StripPlan& plan, const Launch& launch) {
   const auto kernel = ChannelsLastGrid<T, kParts, kAligned>;
-  // The same value on every call: threads that launch other plans at the same time set it too.
+  // The value is always the same: threads that launch other plans at the same time set it too.
   cudaError_t error = AllowSharedBytes(kernel, launch.limits);
   if (error != cudaSuccess) return error;
   const auto teams = static_cast<unsigned>(Teams(launch.limits, plan, batch.rows));

@@ -1,5 +1,6 @@
-// Tiles: how kernels without resident rows walk through channels-last tensors. A tile is a range of
-// positions of one sample by a range of columns; a thread keeps its column, and so its channels.
+// Tiles: the parts in which kernels without resident rows process channels-last tensors. A tile is
+// a range of positions of one sample by a range of columns; a thread keeps its column, and so its
+// channels.
 
 #ifndef NORMD_KERNELS_CUDA_INTERLEAVED_TILES_CUH_
 #define NORMD_KERNELS_CUDA_INTERLEAVED_TILES_CUH_
@@ -17,7 +18,7 @@ struct TileSegment {
   char* y;
   std::int64_t positions;       // In a sample.
   std::int64_t tile_positions;  // In a tile; a sample's last may have fewer.
-  std::uint32_t end_tile;       // Tiles of the launch up to and with this segment's.
+  std::uint32_t end_tile;       // Tiles of the launch up to and including this segment's.
   std::uint32_t end_sample;
   Divisor tiles_per_sample;
 };
@@ -84,7 +85,7 @@ __device__ inline TileColumn FindTileColumn(const TileBatch& batch, std::uint32_
   return out;
 }
 
-constexpr int kTileUnroll = 4;  // Vectors of a thread that are on their way at once.
+constexpr int kTileUnroll = 4;  // Vectors of a thread in flight at once.
 
 // Host side: an empty batch whose tiles are at most `max_columns` vectors wide.
 inline TileBatch EmptyTileBatch(const NormSpec& spec, std::int64_t max_columns) {
@@ -98,7 +99,7 @@ inline TileBatch EmptyTileBatch(const NormSpec& spec, std::int64_t max_columns) 
   return batch;
 }
 
-// Appends the first samples of a segment that the batch has room for; returns how many.
+// Appends as many samples of a segment as the batch has room for; returns their number.
 inline std::int64_t AppendTiles(const NormSpec& spec, const Segment& segment, std::int64_t done,
                                 std::int64_t tile_positions, TileBatch* batch) {
   constexpr int kMaxSegments = sizeof(batch->segments) / sizeof(batch->segments[0]);

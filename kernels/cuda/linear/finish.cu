@@ -1,9 +1,10 @@
-// What follows the fused layer's product: statistics of a sample's z, the norm, the epilogue. One
-// block takes a sample. Up to kResident features stay in registers, so z is read once, from the L2
-// cache that the product has just written it to; longer samples are read three times.
+// The part of the fused layer after the product: statistics of a sample's z, the norm, the
+// epilogue. One block takes a sample. Up to kResident features stay in registers, so z is read
+// once, from the L2 cache into which the product has just written it; longer samples are read three
+// times.
 //
 // The mean is summed first, then the deviations from it and their squares; the sum of the
-// deviations corrects what the mean's rounding left. All sums have one order.
+// deviations corrects the mean's rounding error. All sums have one order.
 
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/epilogue.cuh"
@@ -44,7 +45,7 @@ __device__ inline bool IsWhole(const char* address, int present) {
   return present == kQuad && reinterpret_cast<std::uintptr_t>(address) % sizeof(Word<T>) == 0;
 }
 
-// Elements [index, index + 4) of an array of T, of which `present` exist, as they are.
+// Elements [index, index + 4) of an array of T, of which `present` exist, unconverted.
 template <typename T>
 __device__ inline Word<T> LoadWord(const char* data, int index, int present) {
   const char* const address = data + std::int64_t{index} * sizeof(T);
@@ -119,7 +120,7 @@ __device__ inline void AddDeviations(float (&values)[kQuad], float mean, int pre
   }
 }
 
-// How a deviation from the rounded mean is scaled.
+// The scale of deviations from the rounded mean.
 struct Scale {
   float residue;
   float rstd;
@@ -149,7 +150,7 @@ __device__ inline void Apply(const FinishTask& task, const Scale& scale, const f
   }
 }
 
-// Blocks whose registers a multiprocessor holds: as many samples are under way.
+// Blocks whose registers a multiprocessor holds, one sample each.
 template <typename T>
 inline constexpr int kResidentBlocks = sizeof(T) == 2 ? 3 : 2;
 

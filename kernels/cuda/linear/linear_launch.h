@@ -1,4 +1,4 @@
-// What the kernels of the fused layer offer to linear_norm.cc. Internal.
+// The interface of the fused layer's kernels to linear_norm.cc. Internal.
 
 #ifndef NORMD_KERNELS_CUDA_LINEAR_LINEAR_LAUNCH_H_
 #define NORMD_KERNELS_CUDA_LINEAR_LINEAR_LAUNCH_H_
@@ -18,9 +18,9 @@ struct LinearRows {
   const char* x;
   const char* y;  // Null if the epilogue uses none.
   char* out;
-  std::int32_t end;  // Samples of the launch up to and with these.
+  std::int32_t end;  // Samples of the launch up to and including these.
 };
-// What fits into the 4 KiB of kernel parameters that every device has.
+// As many as fit into the 4 KiB of kernel parameters that every device has.
 inline constexpr int kMaxLinearSegments = 96;
 struct LinearBatch {
   LinearRows segments[kMaxLinearSegments];
@@ -28,15 +28,15 @@ struct LinearBatch {
   std::int32_t samples;
 };
 
-// Rows of elements, and the operand that is made of them: the rows of `data`, or those of the
-// batch's x where `data` is null.
+// Rows of elements, and the operand made of them. The source is `data`, or the batch's x if `data`
+// is null.
 struct OperandTask {
   ParamVector source;  // Row-major.
   LinearBatch batch;
   std::int64_t columns;  // In a row of the source.
-  std::int64_t present;  // Rows of the source; those behind it are zeros.
-  std::int64_t rows;     // To write.
-  std::int64_t k;        // Elements of a row of the operand; those behind `columns` are zeros.
+  std::int64_t present;  // Rows of the source; later rows of the operand are zeros.
+  std::int64_t rows;     // Rows to write.
+  std::int64_t k;        // Elements of a row of the operand; those from `columns` on are zeros.
   int block_rows;        // For the tensor path.
   int parts;             // For the tensor path.
   OperandFormat format;
@@ -45,14 +45,14 @@ struct OperandTask {
   int* exponents;  // [rows]
 };
 cudaError_t LaunchOperand(const OperandTask& task, cudaStream_t stream);
-// bias[f] as float32; 0 where it is absent and for `present` <= f < rows.
+// bias[f] as float32; 0 if it is absent and for `present` <= f < rows.
 cudaError_t LaunchBias(const ParamVector& source, std::int64_t present, std::int64_t rows,
                        float* bias, cudaStream_t stream);
 
 // z[s, f] = sum over k of x[s, k] w[f, k], times
 // 2^-(x_exponents[s] + weight_exponents[f]), plus bias[f].
 struct ProductTask {
-  CUtensorMap x_map;  // Where x is null: the rows in their own form; their exponents are 0.
+  CUtensorMap x_map;  // If x is null: the rows in their own form; their exponents are 0.
   const char* x;
   const int* x_exponents;
   const char* weight;
@@ -63,10 +63,10 @@ struct ProductTask {
   std::int64_t k;  // A multiple of kStepElements.
   std::int32_t samples;
   std::int32_t features;
-  int clusters;  // So many of the plan's size are resident at once.
+  int clusters;  // The number of clusters of the plan's size that are resident at once.
 };
-// With an operand x, the kernel before it in the stream is that of the operand, which it overlaps:
-// it asks for weights meanwhile.
+// With an operand x, the kernel before it in the stream is the one that makes the operand. This
+// kernel overlaps it and loads weights meanwhile.
 cudaError_t LaunchTensorProduct(const LinearPlan& plan, const ProductTask& task,
                                 cudaStream_t stream);
 cudaError_t LaunchPlainProduct(const LinearPlan& plan, const ProductTask& task,

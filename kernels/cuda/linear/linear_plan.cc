@@ -7,13 +7,13 @@
 namespace normd::norm::cuda {
 namespace {
 
-constexpr int kTensorCapability = 90;  // Its matrix instructions exist nowhere else.
+constexpr int kTensorCapability = 90;  // No other device has its matrix instructions.
 constexpr std::size_t kAlignment = 256;
-// Truncation grows with the number of additions to one sum on the tensor cores, the cost of moving
-// it with their inverse: kernels/cuda/README.md.
+// Truncation grows with the number of additions to one sum on the tensor cores; the cost of moving
+// the sum falls with it: kernels/cuda/README.md.
 constexpr int kStepsPerSum = 2;
-constexpr int kSplitColumns = 128;  // At most; two sets of sums leave no registers for more.
-constexpr int kColumns = 256;       // At most.
+constexpr int kSplitColumns = 128;  // The maximum; two sets of sums leave no registers for more.
+constexpr int kColumns = 256;       // The maximum.
 constexpr int kFewestColumns = 32;
 constexpr std::int64_t kFewSamples = 64;  // For the plain path.
 
@@ -46,9 +46,9 @@ LinearTile NarrowTile(int columns) {
   return LinearTile::kWide;
 }
 
-// The least columns for which every tile of 64 features has a multiprocessor at once. Where there
-// are none, tiles of 128 features move fewer bytes, but not for samples that leave half of their
-// columns empty.
+// The fewest columns for which every tile of 64 features has a multiprocessor at once. If there are
+// none, tiles of 128 features move fewer bytes, unless the samples leave half of their columns
+// empty.
 LinearTile ChooseTile(const LinearNormSpec& spec, const DeviceLimits& limits, std::int64_t samples,
                       int most_columns) {
   const std::int64_t blocks = CeilDiv(spec.out_features, kWeightBlockRows);
@@ -101,7 +101,7 @@ const char* Name(OperandFormat format) {
 
 std::size_t ElementBytes(LinearPath path) { return path == LinearPath::kTensor ? 2 : 4; }
 
-// The next part of a layout that has `bytes` bytes so far.
+// Appends a part to a layout that has `bytes` bytes so far, and returns its place.
 std::size_t Place(std::size_t part_bytes, std::size_t* bytes) {
   const std::size_t begin = *bytes;
   *bytes += (part_bytes + kAlignment - 1) / kAlignment * kAlignment;

@@ -1,8 +1,8 @@
-// How the fused layer is computed on a device: a pure function, and where its operands lie.
+// How the fused layer is computed on a device: a pure function, and the layout of its operands.
 //
-// What decides a sample's bits (path, operands, the order of the sums) depends on the spec and on
-// the device alone. Only how much of the product one block takes depends on the number of samples,
-// and that changes no sum. kernels/cuda/README.md explains the paths.
+// Everything that decides a sample's bits (path, operands, the order of the sums) depends on the
+// spec and on the device alone. Only a block's share of the product depends on the number of
+// samples, and that changes no sum. kernels/cuda/README.md explains the paths.
 //
 // Host code without a CUDA dependency, so that it is tested on any machine.
 
@@ -20,22 +20,23 @@ namespace normd::norm::cuda {
 
 enum class LinearPath : std::uint8_t {
   kTensor = 0,  // Tensor cores, compute capability 9.0: 16-bit operands in tiles.
-  kPlain = 1,   // Float32 arithmetic: float32 operands in rows. kFloat32Strict, and other devices.
+  // Float32 arithmetic: float32 operands in rows. For kFloat32Strict, and other devices.
+  kPlain = 1,
 };
 
-// What the product reads instead of x and of the weights.
+// The form in which the product reads x and the weights.
 enum class OperandFormat : std::uint8_t {
-  kSplitFloat16 = 0,     // Rows times a power of two of their own, as one float16 or a sum of two.
+  kSplitFloat16 = 0,     // Rows times a power of two each, as one float16 or a sum of two.
   kBFloat16 = 1,         // Rounded to bfloat16.
-  kFloat32 = 2,          // As they are.
+  kFloat32 = 2,          // Unchanged.
   kRoundedTf32 = 3,      // Rounded to 10 bits of mantissa, in float32.
   kRoundedBFloat16 = 4,  // Rounded to bfloat16, in float32.
 };
 
 // An operand of the tensor path lies in blocks of rows; a block is a sequence of steps of 64
-// elements along the rows, a step is the block's parts one behind the other, and a part has 128
-// bytes for each row, swizzled as wgmma.cuh says. So what a block of threads wants next is always
-// one run of memory.
+// elements along the rows. A step is the block's parts one after another, and a part has 128 bytes
+// for each row, swizzled as in wgmma.cuh. A block of threads thus always reads one run of memory
+// next.
 inline constexpr int kStepElements = 64;
 inline constexpr int kStepBytes = 128;       // One row of one part.
 inline constexpr int kWeightBlockRows = 64;  // Features of one matrix product.
@@ -43,9 +44,9 @@ inline constexpr int kMaxFeaturesPerCluster = 256;
 // Samples of a call are computed in chunks of at most this many, which bounds the workspace.
 inline constexpr std::int64_t kLinearChunkSamples = 1024;
 
-// How much of the product a block takes, which changes the time and no bit. Narrow: 64 features,
-// and as many samples as the name says, or the most that a plan has. Wide: 128 features and the
-// most samples; two blocks with the same samples copy them once.
+// A block's share of the product, which changes the time and no bit. Narrow: 64 features, and as
+// many samples as the name says, or the plan's maximum. Wide: 128 features and the maximum of
+// samples; two blocks with the same samples copy them once.
 enum class LinearTile : std::uint8_t {
   kAuto = 0,
   kNarrow32,
@@ -59,21 +60,21 @@ inline constexpr LinearTile kLinearTiles[] = {LinearTile::kAuto,      LinearTile
                                               LinearTile::kNarrow256, LinearTile::kWide};
 // "auto", "narrow32" and so on; "invalid" for a value that is not a LinearTile.
 const char* Name(LinearTile tile);
-// From such a name; InvalidArgument lists them.
+// Parses such a name; InvalidArgument lists them.
 Status ParseLinearTile(const std::string& name, LinearTile* tile);
 
 struct LinearPlan {
   LinearPath path = LinearPath::kPlain;
   OperandFormat format = OperandFormat::kFloat32;
-  int x_parts = 1;       // 1 or 2: the value, or the rounded value and what rounding left.
+  int x_parts = 1;       // 1 or 2: the value, or the rounded value and its rounding error.
   int weight_parts = 1;  // The same for the weights.
   // Steps whose products are summed on the tensor cores before the sum moves to float32 registers,
   // because tensor cores truncate; 0: all.
   int steps_per_sum = 0;
-  // x has the operand's type: where the batch's rows lie together, the product reads them in place.
+  // x has the operand's type: the product reads the batch's rows in place if they are adjacent.
   bool reads_x = false;
-  int tile_samples = 0;   // For a block of threads.
-  int tile_features = 0;  // For a block of threads.
+  int tile_samples = 0;   // Per block of threads.
+  int tile_features = 0;  // Per block of threads.
   int cluster = 1;        // Blocks that copy x into each other's memory: 1 or 2.
 };
 
@@ -86,20 +87,20 @@ LinearPlan MakeLinearPlan(const LinearNormSpec& spec, const DeviceLimits& limits
 // of 2, sums of 256".
 std::string Describe(const LinearPlan& plan);
 
-// Where the parts of prepared weights lie, in bytes from their begin; each aligned to 256.
+// The layout of prepared weights: each part in bytes from the begin, aligned to 256.
 struct WeightLayout {
-  std::int64_t rows = 0;      // Features, and rows of zeros up to what the kernels read.
-  std::int64_t k = 0;         // Elements of a row, and zeros up to a whole step.
+  std::int64_t rows = 0;      // Features, padded with rows of zeros for the kernels.
+  std::int64_t k = 0;         // Elements of a row, padded with zeros to a whole step.
   std::size_t bias = 0;       // float[rows]
-  std::size_t exponents = 0;  // int[rows]: of the power of two that a row was multiplied with.
+  std::size_t exponents = 0;  // int[rows]: each row was multiplied with 2 to this power.
   std::size_t weight = 0;
   std::size_t bytes = 0;
 };
 WeightLayout MakeWeightLayout(const LinearNormSpec& spec, const DeviceLimits& limits);
 
-// Where the parts of a workspace lie. `samples` as in MakeLinearPlan.
+// The layout of a workspace. `samples` as in MakeLinearPlan.
 struct WorkspaceLayout {
-  std::int64_t rows = 0;      // Samples up to a whole tile. Rows behind the samples hold anything.
+  std::int64_t rows = 0;      // Samples, padded to a whole tile. The padding is undefined.
   std::int64_t z_pitch = 0;   // Floats from one row of z to the next, a multiple of 4.
   std::size_t exponents = 0;  // int[rows]
   std::size_t x = 0;

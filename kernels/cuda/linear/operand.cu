@@ -1,10 +1,10 @@
-// What the fused layer's products read: x of a batch, or the weights, once at load. One block takes
-// a row, a thread eight elements at a time.
+// Makes the operands of the fused layer's products: from x of a batch, or from the weights, once at
+// load. One block takes a row, a thread eight elements at a time.
 //
 // float16 has 11 bits, two of them 22, but nothing below 2^-24. So a row is first multiplied with
 // the power of two that takes its largest element to [2^14, 2^15): elements down to 2^-16 of that
-// keep all 22 bits, and none loses more than 2^-39 of the largest. Powers of two are taken out of
-// the product again, exactly. Rows of float16 stay as they are.
+// keep all 22 bits, and none loses more than 2^-39 of the largest. The product is then multiplied
+// with the inverse powers, exactly. Rows of float16 stay as they are.
 
 #include <type_traits>
 
@@ -19,11 +19,11 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kLanes;
 constexpr int kPiece = 8;  // Elements; 16 bytes of a part.
 
-constexpr int kHeld = 4;  // Pieces of a thread that stay in registers.
+constexpr int kHeld = 4;  // A thread's pieces in registers.
 constexpr std::int64_t kStride = std::int64_t{kThreads} * kPiece;
 constexpr std::int64_t kResident = kHeld * kStride;
 
-// The elements of a row of the operand; none for rows behind the source's.
+// The elements of a row of the operand; none for rows after the source's.
 template <typename T>
 __device__ inline const T* FindSource(const OperandTask& task, std::int64_t row) {
   if (row >= task.present) return nullptr;
@@ -47,8 +47,8 @@ __device__ inline float BlockMax(float value) {
   return value;
 }
 
-// The exponent of the power of two that takes `largest` to [2^14, 2^15), as far as it is a normal
-// number. A row with an infinity or of zeros stays as it is.
+// The exponent of the power of two that takes `largest` to [2^14, 2^15), limited to normal numbers.
+// A row with an infinity or of zeros is not scaled.
 __device__ inline int ScaleExponent(float largest) {
   const int biased = static_cast<int>(__float_as_uint(largest) >> 23);
   if (biased == 255 || largest == 0) return 0;
@@ -68,7 +68,7 @@ __device__ inline float RoundPlain(float value, OperandFormat format) {
   return value;
 }
 
-// Splits values into float16 and what its rounding leaves.
+// Splits values into float16 and its rounding error.
 __device__ inline void Split(const float (&values)[kPiece], Vector* high, Vector* low) {
   float rest[kPiece];
   *high = Pack<Half>(values);

@@ -24,8 +24,8 @@ struct Shape {
 using Large = Shape<128, 128, 16, 8, 8, 4>;
 using Small = Shape<64, 16, 64, 4, 2, 2>;
 
-// The elements [0, kDepth) of kRows rows, on their way through a thread's registers into shared
-// memory, where the rows run side by side.
+// The elements [0, kDepth) of kRows rows, moved through a thread's registers into shared memory,
+// where the rows lie side by side.
 template <int kRows, int kDepth, int kThreads>
 struct Slab {
   static constexpr int kQuads = kDepth / 4;
@@ -56,7 +56,7 @@ struct Slab {
   }
 };
 
-// Where the i-th of a thread's rows is among those of `threads` threads that take vectors in turn.
+// The place of a thread's i-th row when `threads` threads take vectors in turn.
 template <int kVector>
 __device__ inline int RowOf(int i, int thread, int threads) {
   return (i / kVector * threads + thread) * kVector + i % kVector;

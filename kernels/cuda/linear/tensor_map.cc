@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::int64_t kMapAlignment = 16;
 
-// The driver's function, through the runtime: the library is not linked with the driver.
+// The driver's function, found through the runtime: the library is not linked with the driver.
 auto FindEncode() -> decltype(&cuTensorMapEncodeTiled) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;

@@ -10,8 +10,8 @@
 namespace normd::norm::cuda {
 
 // The map of `rows` rows of `columns` 16-bit elements, for copies of `box_rows` rows of 64 elements
-// into swizzled shared memory, with zeros for what lies behind the rows and columns. False if there
-// is none: `data` and a row's bytes have to be multiples of 16, and the driver must know maps.
+// into swizzled shared memory, with zeros outside the rows and columns. False if it is impossible:
+// `data` and a row's bytes have to be multiples of 16, and the driver must support maps.
 bool MapRows(const void* data, std::int64_t rows, std::int64_t columns, int box_rows,
              CUtensorMap* map);
 

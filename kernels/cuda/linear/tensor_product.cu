@@ -1,19 +1,19 @@
 // The fused layer's matrix product on the tensor cores of compute capability 9.0.
 //
 // Features are the rows of every product and samples its columns, so a warpgroup computes 64
-// features of a tile's samples whatever their number is. One warp asks for operands (bulk copies
+// features of any number of samples in a tile. One warp issues the loads of operands (bulk copies
 // into a ring of stages, one step of 64 elements each); one or two warpgroups multiply. Two blocks
-// of a cluster take neighbouring features of the same samples, and each copies a half of the
-// samples' step into both.
+// of a cluster take neighbouring features of the same samples, and each copies half of the samples'
+// step into both.
 //
 // A step's parts are loaded once and multiplied two or three times: small parts first, then the
-// large ones. The order of all products of a sample and a feature is that of the plan, and the
-// same in every tile.
+// large ones. The order of all products of a sample and a feature follows the plan, and is the same
+// in every tile.
 //
 // Tensor cores cut off low bits whenever they add to a sum. After steps_per_sum steps a warpgroup
-// adds its sums to float32 registers, rounded to nearest, and begins again from zero. The tensor
-// cores would wait meanwhile, if both warpgroups did so at once: every other one begins with half
-// as many steps. Which one does depends on the feature, so no bit depends on the block.
+// adds its sums to float32 registers, rounded to nearest, and restarts from zero. The tensor cores
+// would idle if both warpgroups did so at once: every other one begins with half as many steps.
+// Which one does depends on the feature, so no bit depends on the block.
 
 #include <algorithm>
 #include <type_traits>
@@ -34,7 +34,7 @@ constexpr std::uint16_t kBothBlocks = 3;  // The mask of a cluster.
 constexpr int kStepProducts = 4;          // Each takes 16 elements.
 constexpr int kProductBytes = kStepBytes / kStepProducts;
 
-// The operands of a tile, and how a block asks for them.
+// The operands of a tile, and their loads.
 template <typename S>
 class Operands {
  public:
@@ -43,7 +43,7 @@ class Operands {
         tile_(tile),
         shared_(shared),
         steps_(task.k / kStepElements),
-        // Rows of the operand behind the last sample are not asked for. What lies in their place
+        // Rows of the operand after the last sample are not loaded. Whatever lies in their place
         // only reaches columns that are not stored.
         rows_(task.x == nullptr ? S::kColumns
                                 : min((task.samples - tile.samples + 7) / 8 * 8, S::kColumns)),
@@ -61,7 +61,7 @@ class Operands {
     }
   }
 
-  // In a cluster, a half of the rows into both blocks.
+  // In a cluster: half of the rows into both blocks.
   __device__ void CopyX(std::int64_t step, int stage) const {
     const int rows = rows_ / S::kCluster;
     const int skipped = shared_.rank * rows;
@@ -101,8 +101,8 @@ class Operands {
   const char* const x_;
 };
 
-// One thread: asks for all operands of the block's tiles, as stages become free in every block that
-// receives them. The ring's first round of weights does not wait for x to be prepared.
+// Runs on one thread: issues the loads of the block's tiles, as stages become free in every block
+// that receives them. The ring's first round of weights does not wait for x to be prepared.
 template <typename S>
 __device__ void Produce(const ProductTask& task, const Tiles<S>& tiles, const Shared<S>& shared) {
   const std::int64_t steps = task.k / kStepElements;
@@ -137,7 +137,7 @@ __device__ inline void MultiplyStep(float (&d)[S::kRegisters], std::uint32_t wei
 #pragma unroll
     for (int x_part = 0; x_part < S::kXParts; ++x_part) {
       const int weight_part = parts - x_part;
-      // What remains of both is too small to matter.
+      // The product of both errors is too small to matter.
       if (weight_part < 0 || weight_part >= S::kWeightParts || parts == 2) continue;
       const std::uint64_t a = OperandAt(weight + weight_part * S::kWeightPartBytes);
       const std::uint64_t b = OperandAt(x + x_part * S::kXPartBytes);
@@ -180,7 +180,7 @@ __device__ inline void MultiplySteps(const Shared<S>& shared, int group, std::in
   Release<S>(shared, previous);
 }
 
-// One warpgroup: multiplies and stores its features of the block's tiles.
+// Runs on one warpgroup: multiplies and stores its features of the block's tiles.
 template <typename S>
 __device__ void Consume(const ProductTask& task, const Tiles<S>& tiles, const Shared<S>& shared,
                         int steps_per_sum) {
@@ -234,8 +234,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     PublishBarriers();
   }
   __syncthreads();
-  // No block sends before all barriers of its cluster are there, and none ends before its cluster
-  // has stopped sending.
+  // No block sends before all barriers of its cluster exist, and none ends before its cluster has
+  // stopped sending.
   if constexpr (S::kCluster > 1) SyncClusterRelaxed();
   shared.rank = S::kCluster > 1 ? ClusterRank() : 0;
   const Tiles<S> tiles(task, shared.rank);
@@ -255,7 +255,7 @@ struct Type {
   using Shape = T;
 };
 
-// Calls function(Type<Shape>()) for the shape of the plan, which MakeLinearPlan made.
+// Calls function(Type<Shape>()) for the shape of a plan of MakeLinearPlan.
 template <bool kBFloat, int kXParts, int kWeightParts, int kColumns, typename Function>
 cudaError_t WithColumns(const LinearPlan& plan, Function function) {
   if constexpr (kColumns > 32) {

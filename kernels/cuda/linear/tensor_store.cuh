@@ -1,10 +1,10 @@
-// What a warpgroup does with its sums: takes the operands' powers of two out, adds the bias,
+// The end of a warpgroup's work: removes the operands' powers of two from its sums, adds the bias,
 // stores. Internal to tensor_product.cu.
 //
 // A row of x was multiplied with 2^a and a row of the weights with 2^b. 2^-(a + b) may be no float,
-// so it is applied as two factors of about its square root: one rounding at most. Those of the
-// samples wait in shared memory, those of a thread's two features in registers, all read before the
-// products begin.
+// so it is applied as two factors of about its square root: one rounding at most. The samples'
+// factors wait in shared memory, those of a thread's two features in registers; all are read before
+// the products begin.
 
 #ifndef NORMD_KERNELS_CUDA_LINEAR_TENSOR_STORE_CUH_
 #define NORMD_KERNELS_CUDA_LINEAR_TENSOR_STORE_CUH_
@@ -21,7 +21,7 @@ __device__ inline float2 Unscaling(int exponent) {
   return make_float2(power(-(exponent / 2)), power(exponent / 2 - exponent));
 }
 
-// A thread's two features: their place in the tile's columns is i * 8 further.
+// A thread's two features: the second is i * 8 further in the tile's columns.
 struct FeaturePair {
   int first;
   float2 unscaling[2];
@@ -35,7 +35,7 @@ __device__ inline FeaturePair LoadFeatures(const ProductTask& task, const Tile& 
   FeaturePair pair;
   pair.first = tile.features + group * kWeightBlockRows + warp * 16 + lane / 4;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {  // Prepared weights have rows of zeros behind the features.
+  for (int i = 0; i < 2; ++i) {  // Prepared weights are padded with rows of zeros.
     pair.bias[i] = __ldg(task.bias + pair.first + 8 * i);
     if (S::kScaled) {
       pair.unscaling[i] = Unscaling(__ldg(task.weight_exponents + pair.first + 8 * i));
@@ -44,7 +44,7 @@ __device__ inline FeaturePair LoadFeatures(const ProductTask& task, const Tile& 
   return pair;
 }
 
-// Fills the warpgroup's scales for a tile, when all of it has read those of the last one.
+// Fills the warpgroup's scales for a tile, once all of it has read the previous ones.
 template <typename S>
 __device__ inline void LoadScales(const ProductTask& task, const Tile& tile, int group,
                                   float2* scales) {

@@ -1,5 +1,5 @@
-// What a block of the fused layer's tensor product holds: the shape of its tile, its ring of
-// stages, and where it is. Internal to tensor_product.cu.
+// A block of the fused layer's tensor product: the shape of its tile, its ring of stages, and its
+// place. Internal to tensor_product.cu.
 
 #ifndef NORMD_KERNELS_CUDA_LINEAR_TENSOR_TILE_CUH_
 #define NORMD_KERNELS_CUDA_LINEAR_TENSOR_TILE_CUH_
@@ -40,7 +40,7 @@ struct Shape {
   static constexpr int kSharedBytes = kStages * kStageBytes + kProductAlignment;
 };
 
-// Where a ring is: its next stage, and the parity of that stage's phase.
+// A position in the ring: the next stage, and the parity of that stage's phase.
 template <int kStages>
 struct RingPosition {
   int stage = 0;
@@ -54,11 +54,11 @@ struct RingPosition {
 };
 
 struct Tile {
-  std::int32_t features;  // The first of the block.
-  std::int32_t samples;   // The first of the block.
+  std::int32_t features;  // The block's first feature.
+  std::int32_t samples;   // The block's first sample.
 };
 
-// The tiles of a cluster, samples first, so that the blocks at work share weights.
+// The tiles of a cluster, samples first, so that concurrent blocks share weights.
 template <typename S>
 class Tiles {
  public:
@@ -88,7 +88,7 @@ struct Shared {
   std::uint32_t full;   // Barriers of 8 bytes, one to a stage.
   std::uint32_t empty;  // Barriers of 8 bytes, one to a stage.
   float2* scales;       // For each group and sample: see tensor_store.cuh.
-  int rank;             // The block's in its cluster.
+  int rank;             // The block's rank in its cluster.
 
   __device__ std::uint32_t Weight(int stage, int group) const {
     return ring + stage * S::kStageBytes + group * S::kWeightGroupBytes;

@@ -3,10 +3,10 @@
 //
 // Phases: every lane loads its vectors of the row; lanes merge their sums by shuffles; each warp
 // writes its partial to shared memory, and after one barrier every warp merges all partials for
-// itself; every lane scales what it holds and stores it. 16-bit rows whose sums were taken too far
+// itself; every lane scales its vectors and stores them. 16-bit rows whose sums were taken too far
 // from the mean are summed again before that (shared_reference.cuh).
 // Bytes: each element is read once and written once; gamma and beta per element come from the L1
-// cache, which only the blocks' parameters stay in.
+// cache, in which only the blocks' parameters stay.
 // Occupancy: as many blocks as registers hold, 70 to 128 KiB of rows on a multiprocessor of 256 KiB
 // of registers: while one waits for its loads or its barrier, others load and store. The hardware
 // hands out rows, so that multiprocessors with a larger share of the bandwidth get more of them.
@@ -26,9 +26,9 @@
 namespace normd::norm::cuda {
 namespace {
 
-// Blocks of a multiprocessor that the compiler leaves registers for: as many as it can without
-// moving registers to memory, which costs more than it wins. The plan counts with the registers
-// that this leaves the leanest, those of elements' gamma and beta (PlanBlock).
+// Blocks of a multiprocessor for which the compiler reserves registers: as many as it can without
+// spilling, which costs more than it gains. The plan counts with the registers that this leaves the
+// leanest kernels, those of elements' gamma and beta (PlanBlock).
 template <typename T, bool kAligned, typename Params>
 constexpr int WantedBlocks(int vectors, int threads) {
   if (vectors != kBlockFewVectors) {
@@ -46,7 +46,7 @@ template <typename T, bool kAligned, typename Params, int G>
 using TileOf = std::conditional_t<std::is_same_v<Params, SampleParams<>>,
                                   VectorTile<T, G, kAligned>, RegisterTile<T, kAligned, G>>;
 
-// What a warp has summed.
+// A warp's sums.
 template <typename T>
 using Partial =
     std::conditional_t<kSharedReference<T>, ReferenceSums<Accumulator<T>>, Moments<Accumulator<T>>>;
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads,
   constexpr int kRunBytes = G * kLanes * kVectorBytes;
   __shared__ Partial<T> partials[kWarps];
   const int lane = static_cast<int>(threadIdx.x % kLanes);
-  // What follows from the warp's number would take AnyParams more registers.
+  // Values derived from the warp's number would take more registers in AnyParams.
   constexpr bool kOfWarp = !std::is_same_v<Params, AnyParams>;
   const std::uint32_t number = threadIdx.x / kLanes;
   const int warp = static_cast<int>(kOfWarp ? OfWarp(number) : number);
@@ -105,7 +105,8 @@ __global__ void __launch_bounds__(kThreads,
     const Partial<T> around = centered ? Around(partials[0].reference, partial) : partial;
     const Partial<T> sums = AddLanes(around, kMergeLanes, centered);
     whole = MomentsOfSums(sums.reference, sums.sum, sums.squares, elements, centered);
-    // The first warp's reference may be too far from the mean, or another's, which it came from.
+    // The first warp's reference may be too far from the mean, and so may another's, from which it
+    // came.
     const float squares = fmaxf(partial.squares, sums.squares);
     if (__any_sync(kAllLanes, centered && IsFar(squares, whole.m2))) {
       const Partial<T> again =

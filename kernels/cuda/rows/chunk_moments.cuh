@@ -9,8 +9,8 @@
 
 namespace normd::norm::cuda {
 
-// Elements of T that a lane has of a run, or of what is left of one: `left` bytes from the lane's
-// first vector on, of which it has the first 16 of every kStepBytes. Not positive: none.
+// The number of elements of T that a lane has of a run, or of the rest of one: `left` bytes from
+// the lane's first vector on, of which it has the first 16 of every kStepBytes. Not positive: none.
 template <typename T>
 __device__ inline int LaneElements(int left) {
   if (left <= 0) return 0;
@@ -19,9 +19,9 @@ __device__ inline int LaneElements(int left) {
          static_cast<int>(sizeof(T));
 }
 
-// Sums a lane's elements and their squares relative to the mean of its first chunk: an outlier
-// moves that reference by a 16th of its own size, and then widens the variance with it, so that
-// what cancels is small beside what is left.
+// Sums a lane's elements and their squares relative to the mean of its first chunk. An outlier
+// moves that reference by a 16th of its own size, and widens the variance as well, so that the
+// cancellation is small beside the remainder.
 template <typename T>
 class ChunkMoments {
  public:
@@ -29,8 +29,8 @@ class ChunkMoments {
 
   __device__ explicit ChunkMoments(bool centered) : centered_(centered) {}
 
-  // The first `present` elements of each vector of the first chunk, then how many they were in
-  // all; before Add.
+  // Call before Add, for the first `present` elements of each vector of the first chunk, then with
+  // their total number.
   __device__ void AddToReference(const Vector& vector, int present = kCount) {
     ForElements(vector, present, [&](A value, int i) { sums_[i % 2] += value; });
   }
@@ -41,7 +41,7 @@ class ChunkMoments {
     sums_[0] = sums_[1] = 0;
   }
 
-  // The first `present` elements of a vector.
+  // Adds the first `present` elements of a vector.
   __device__ void Add(const Vector& vector, int present = kCount) {
     ForElements(vector, present, [&](A value, int i) {
       const A deviation = value - reference_;
@@ -50,7 +50,7 @@ class ChunkMoments {
     });
   }
 
-  // `elements` is how many were added.
+  // `elements` is the number of added elements.
   __device__ Moments<A> Result(int elements) const {
     return MomentsOfSums(reference_, sums_[0] + sums_[1], squares_[0] + squares_[1], elements,
                          centered_);

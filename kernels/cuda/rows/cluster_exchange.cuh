@@ -1,11 +1,11 @@
 // How the warps that share a row over a thread-block cluster exchange partials: through slots in
 // every block's shared memory (exchange_slots.cuh).
 //
-// Each warp sends its partial to each block of the cluster (st.async), 16 bytes that carry the
-// team's next row with them; a block's barrier counts the bytes that have come, so nothing is
-// fenced and no warp waits for its stores. A warp that has collected a turn's partials knows that
-// all warps have sent them, and so that all have collected those of the turn before: turns take one
-// of two sets of slots. Partials are in float.
+// Each warp sends its partial to each block of the cluster (st.async): 16 bytes that also carry the
+// team's next row. A block's barrier counts the bytes that have arrived, so nothing is fenced and
+// no warp waits for its stores. A warp that has collected a turn's partials knows that all warps
+// have sent them, and so that all have collected those of the turn before: turns alternate between
+// two sets of slots. Partials are in float.
 
 #ifndef NORMD_KERNELS_CUDA_ROWS_CLUSTER_EXCHANGE_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_CLUSTER_EXCHANGE_CUH_
@@ -20,11 +20,11 @@ namespace normd::norm::cuda {
 
 // The warps of a cluster that share rows, as one of them sees them.
 struct ClusterTeam {
-  int blocks;           // In the cluster,
-  int warps;            // of each block.
-  int block;            // The caller's,
-  int warp;             // and its place there.
-  std::uint32_t slots;  // Two sets of one for each warp, in each block at the same address.
+  int blocks;           // Blocks of the cluster.
+  int warps;            // Warps of each block.
+  int block;            // The caller's block.
+  int warp;             // The caller's place in it.
+  std::uint32_t slots;  // Two sets with one slot for each warp, in each block at the same address.
   std::uint32_t set_bytes;
   std::uint32_t barriers;  // One for each set, which waits for one arrival.
 
@@ -32,7 +32,7 @@ struct ClusterTeam {
   __device__ int rank() const { return block * warps + warp; }
 };
 
-// Most warps that share a row.
+// The most warps that share a row.
 inline constexpr int kMaxTeamWarps = 128;
 
 // One for each warp of the team, which calls it with all lanes.
@@ -41,7 +41,7 @@ class ClusterExchange {
   __device__ explicit ClusterExchange(const ClusterTeam& team)
       : team_(team), lane_(static_cast<int>(threadIdx.x) % kLanes) {}
 
-  // Sends the warp's partial. `next` is the row of the next turn, as the warp of rank 0 knows it.
+  // Sends the warp's partial. `next` is the row of the next turn, which the warp of rank 0 knows.
   __device__ void Send(const Moments<float>& own, std::uint32_t next, std::uint32_t turn) const {
     const std::uint32_t barrier = Barrier(turn);
     if (team_.warp == 0 && lane_ == 0) ArriveExpecting(barrier, team_.size() * kVectorBytes);

@@ -1,5 +1,6 @@
-// How many thread-block clusters a device holds at once, one block to a multiprocessor: its
-// processors come in groups of unequal size, and a cluster lies in one group.
+// The number of thread-block clusters that a device holds at once, with one block to a
+// multiprocessor. Its multiprocessors come in groups of unequal size, and a cluster lies in one
+// group.
 
 #include <cuda_runtime.h>
 
@@ -35,7 +36,7 @@ cudaError_t CountResidentClusters(DeviceLimits* limits) {
     config.numAttrs = 1;
     int clusters = 0;
     if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) {
-      cudaGetLastError();  // A size that the device does not know: none are resident.
+      cudaGetLastError();  // The device does not know this size: no clusters are resident.
       clusters = 0;
     }
     limits->resident_clusters[blocks] = clusters;

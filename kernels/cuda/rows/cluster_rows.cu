@@ -1,23 +1,25 @@
 // Rows spread over the registers of a small thread-block cluster: rows over 64 KiB, as long as the
 // plan says.
 //
-// The 16 warps of a block form teams; the teams of the same number in the blocks of a cluster share
-// rows, each warp the same run of each. Blocks stay: a team takes row after row. A warp
-//   sums what it holds of a row and sends the partial to every block of the cluster
+// The 16 warps of a block form teams. The teams of the same number in the blocks of a cluster share
+// rows, each warp the same run of each row. Blocks are persistent: a team takes row after row. A
+// warp
+//   sums its part of a row and sends the partial to every block of the cluster
 //   (cluster_exchange.cuh),
 //   waits for the partials of the others and merges them for itself,
-//   scales and stores the row chunk by chunk, and asks for the next row in its place.
+//   scales and stores the row chunk by chunk, and loads the next row in its place.
 // No barrier holds the warps of a block together, and while one team waits the others load and
 // store.
 //
 // Bytes: each element is read once and written once. Gamma and beta per element, of the rows' type
 // or float32, stay in shared memory, one slice for all teams of a block; others come from the
-// caches. Occupancy: one block of 16 warps with all the
-// registers, half of which hold rows: 128 KiB. A work counter hands out rows (work_counter.cuh).
+// caches.
+// Occupancy: one block of 16 warps with all the registers, half of which hold rows: 128 KiB. A work
+// counter hands out rows (work_counter.cuh).
 // Determinism: places and merge orders follow from the row's length; no atomics touch the sums.
 //
-// Blocks wait for none but those of their own cluster, which the hardware starts together, so
-// clusters that do not fit yet start later and take what rows are left.
+// Blocks wait only for those of their own cluster, which the hardware starts together. Clusters
+// that do not fit yet start later and take the remaining rows.
 
 #include <cuda_runtime.h>
 
@@ -43,7 +45,7 @@ constexpr int kThreads = kClusterWarps * kLanes;
 struct ClusterShape {
   int blocks;       // In a cluster.
   int warps;        // In each block of a team.
-  int run_bytes;    // A warp has so many of a row.
+  int run_bytes;    // A warp's part of a row.
   int param_bytes;  // A run's gamma and beta in shared memory; 0 if they are not there.
 };
 
@@ -110,7 +112,7 @@ struct ClusterKind<RunElements<T, P, Activations>> {
   static constexpr bool kElements = true;
 };
 
-// What a block needs for the slots of an exchange and `param_bytes` for each warp's run.
+// A block's shared memory for the slots of an exchange and `param_bytes` for each warp's run.
 std::size_t SharedBytes(const Plan& plan, int param_bytes) {
   return ClusterSlotBytes(plan.blocks_per_row) + static_cast<std::size_t>(plan.warps) * param_bytes;
 }
@@ -138,7 +140,7 @@ cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, int param_bytes
                             static_cast<ExchangeArea*>(launch.exchange));
 }
 
-// Rows that are aligned. Parameters of elements that cannot stay in shared memory are for RunAny.
+// Aligned rows. Parameters of elements that cannot stay in shared memory go to RunAny.
 template <typename T, typename Kind>
 cudaError_t EnqueueKind(const Launch& launch, const RowBatch& batch) {
   using Params = typename Kind::Type;
@@ -152,7 +154,7 @@ cudaError_t EnqueueKind(const Launch& launch, const RowBatch& batch) {
   return Enqueue<T, true, Params>(launch, batch, param_bytes);
 }
 
-// Rows that are not. As above.
+// Unaligned rows, likewise.
 template <typename T, typename P>
 bool EnqueueWordsOf(const Launch& launch, const RowBatch& batch, cudaError_t* error) {
   if (!AreElementParams<P>(launch, batch)) return false;
@@ -203,7 +205,7 @@ Status LaunchClusterRows(const Launch& launch) {
                          [&](auto element, auto aligned, const RowBatch& batch) -> cudaError_t {
                            using T = typename decltype(element)::Type;
                            if constexpr (std::is_same_v<T, double>) {
-                             return cudaErrorInvalidValue;  // No plan has it.
+                             return cudaErrorInvalidValue;  // No plan has this.
                            } else if constexpr (!decltype(aligned)::value) {
                              return EnqueueWords<T>(launch, batch);
                            } else {

@@ -21,17 +21,17 @@ class ClusterWarp {
  public:
   using A = Accumulator<T>;
 
-  // `params` is where those of the warp's run stay in shared memory, or 0.
+  // `params` is the place in shared memory of the parameters of the warp's run, or 0.
   __device__ ClusterWarp(const RowBatch& batch, const RunPlace& place, std::uint32_t params)
       : batch_(batch),
         place_(place),
         lane_(static_cast<int>(threadIdx.x) % kLanes),
         params_(batch, place, params) {}
 
-  // Asks for the parameters that stay (RunElements::Fetch).
+  // Loads the parameters that stay (RunElements::Fetch).
   __device__ void FetchParams() const { params_.Fetch(); }
 
-  // Asks for the run of row `index`; no bytes if there is no such row.
+  // Loads the run of row `index`; no bytes if there is no such row.
   __device__ void Load(std::uint32_t index) {
     run_ = Find(index);
     Ask(run_, 0, kClusterVectors);
@@ -44,10 +44,10 @@ class ClusterWarp {
                       static_cast<A>(run_.bytes / static_cast<int>(sizeof(T))), kLanes);
   }
 
-  // Asks for what Finish needs, while the others' partials are under way.
+  // Loads what Finish needs, while the others' partials are in flight.
   __device__ void Prepare() { params_.Load(run_.params, run_.bytes); }
 
-  // Scales and stores the run; asks for that of row `next` in its place.
+  // Scales and stores the run; loads that of row `next` in its place.
   __device__ void Finish(const RowScale<A>& scale, std::uint32_t next) {
     params_.Use(scale);
     const Run then = Find(next);
@@ -148,7 +148,7 @@ class ClusterWarp<T, kAligned, RunAny> {
   }
 
  private:
-  // What follows the run's bytes is another warp's, even where a lane has room for more.
+  // The bytes after the run are another warp's, even if a lane has room for more.
   __device__ RegisterTile<T, kAligned, kClusterVectors> run() const {
     return {row_, static_cast<int>(place_.begin), bytes_, lane_, kLanes};
   }

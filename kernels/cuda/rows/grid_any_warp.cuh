@@ -1,4 +1,4 @@
-// The same for any rows and parameters (grid_warp.cuh). One copy of the code serves every chunk.
+// grid_warp.cuh for any rows and parameters. One copy of the code serves every chunk.
 
 #ifndef NORMD_KERNELS_CUDA_ROWS_GRID_ANY_WARP_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_GRID_ANY_WARP_CUH_
@@ -54,7 +54,7 @@ class GridWarp<T, kAligned, RunAny> {
 
   __device__ void Prepare() {}
 
-  // Row `index` is stored, row `next` moves in; either may be none.
+  // Stores row `index` and moves row `next` in; either may be none.
   __device__ void Turn(std::uint32_t index, const RowScale<A>& scale, std::uint32_t next,
                        std::uint32_t known) {
     const Row row = FindRow(batch_, index < batch_.rows ? index : 0);
@@ -85,8 +85,8 @@ class GridWarp<T, kAligned, RunAny> {
   using Run = StagedRun<kAligned>;
   using Channels = RunChannels<T, TanhSilu>;
 
-  // function(vector, present) for the vectors of a lane's part of a chunk of which elements
-  // exist; `rest` bytes do from the lane's first vector on.
+  // Calls function(vector, present) for the vectors of a lane's part of a chunk that have elements;
+  // `rest` bytes exist from the lane's first vector on.
   template <typename Function>
   __device__ static void ForVectors(const Vector (&chunk)[kChunkVectors], int rest,
                                     Function function) {
@@ -101,7 +101,7 @@ class GridWarp<T, kAligned, RunAny> {
     }
   }
 
-  // Turns chunk `index` of the run, of which `bytes` exist from its begin on, into results.
+  // Turns chunk `index` of the run, which has `bytes` bytes from its begin on, into results.
   __device__ void Scale(const Row& row, const RowScale<A>& scale, int index, int bytes,
                         Vector (&chunk)[kChunkVectors]) const {
     const std::int64_t element = (place_.begin + index * kChunkBytes) / static_cast<int>(sizeof(T));
@@ -132,8 +132,8 @@ class GridWarp<T, kAligned, RunAny> {
     }
   }
 
-  // SiLU in a chunk of few channels. All of a row that RunChannels serves in another batch or at
-  // another address have few, and must have the same bits here.
+  // SiLU in a chunk of few channels. All chunks have few in a row that RunChannels serves in
+  // another batch or at another address, and such a row must have the same bits here.
   __device__ void ScaleByTanh(const Row& row, const RowScale<A>& scale, int index, int bytes,
                               Vector (&chunk)[kChunkVectors]) const {
     const int here = min(bytes, kChunkBytes);

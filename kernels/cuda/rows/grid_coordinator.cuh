@@ -15,8 +15,8 @@
 
 namespace normd::norm::cuda {
 
-// In turn t it publishes the block's partial of row t and hands out the scale of row t - 1, which
-// lets the other warps store that row.
+// In turn t it publishes the block's partial of row t and hands out the scale of row t - 1, so that
+// the other warps can store that row.
 template <typename T>
 class GridCoordinator {
  public:
@@ -74,7 +74,7 @@ class GridCoordinator {
     exchange_.Publish(MergeLanes(mine, SharesOf(row).template Count<A>(rank), kLanes), turn);
   }
 
-  // Takes the scale of a row that all blocks have published.
+  // Computes the scale of a row that all blocks have published.
   __device__ RowScale<A> Finish(std::uint32_t row) {
     return FinishRow(exchange_.Collect(SharesOf(row), &ahead_), batch_.eps, batch_.centered);
   }
@@ -92,7 +92,7 @@ class GridCoordinator {
   GridShared<A>* const shared_;
   const int lane_;
   GridExchange<A> exchange_;
-  std::uint32_t ahead_ = 0;  // The row of kLookahead turns later.
+  std::uint32_t ahead_ = 0;  // The row that is kLookahead turns later.
 };
 
 }  // namespace normd::norm::cuda

@@ -1,13 +1,13 @@
 // How the blocks of a row exchange partials: through slots in global memory (exchange_slots.cuh).
 //
-// A block publishes its partial of turn t before it collects those of turn t - 1, which by then
-// have been under way for a turn: nobody waits unless another block is a turn behind. So a block
-// may publish for turn t while another still reads turn t - 2, and turns take one of four sets of
-// slots: a block that has collected turn t - 2 knows that all have published it, which they do
-// after they have collected turn t - 4.
+// A block publishes its partial of turn t before it collects those of turn t - 1, which have been
+// in flight for a turn by then: a block waits only if another one is a turn behind. So a block may
+// publish for turn t while another still reads turn t - 2, and turns use four sets of slots: a
+// block that has collected turn t - 2 knows that all have published it, which they do after they
+// have collected turn t - 4.
 //
-// Slots are 16 bytes (32 in double) in the second cache: with K blocks, 16 (K + 1) bytes are read
-// by each block for each row, 0.1% of it at K = 11, 1.3% at K = 128.
+// Slots are 16 bytes (32 in double) in the L2 cache: with K blocks, each block reads 16 (K + 1)
+// bytes for each row, 0.1% of the row at K = 11, 1.3% at K = 128.
 
 #ifndef NORMD_KERNELS_CUDA_ROWS_GRID_EXCHANGE_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_GRID_EXCHANGE_CUH_
@@ -22,8 +22,8 @@ namespace normd::norm::cuda {
 
 inline constexpr int kSlotSets = 4;
 
-// Words of the area that a team of `blocks` uses: a slot for each block, and one for the row that
-// rank 0 announces.
+// The words of the area that a team of `blocks` uses: a slot for each block, and one for the row
+// that rank 0 announces.
 template <typename A>
 constexpr unsigned TeamWords(unsigned blocks) {
   return kSlotSets * (blocks + 1) * ExchangeSlot<A>::kWords;
@@ -61,7 +61,7 @@ class GridExchange {
     }
   }
 
-  // Reads what the blocks have published for a turn; whether all have.
+  // Reads the partials published for a turn; returns whether all blocks have published theirs.
   __device__ bool Ask(std::uint32_t turn) {
     ForOwnSlots([&](Slot& slot, int place) {
 #pragma unroll
@@ -74,7 +74,7 @@ class GridExchange {
     return !__any_sync(kAllLanes, misses);
   }
 
-  // Merges what was read. *next is the row of turn + kLookahead.
+  // Merges the partials that Ask has read. *next is the row of turn + kLookahead.
   __device__ Moments<A> Collect(const BlockShares& shares, std::uint32_t* next) {
     std::uint32_t row = 0;
     ForOwnSlots([&](Slot& slot, int place) {
@@ -119,7 +119,7 @@ class GridExchange {
   const std::uint32_t teams_;
   const bool dynamic_;
   LaneSlots<A, kLaneSlots> asked_;
-  unsigned newer_ = 0;  // Being fetched.
+  unsigned newer_ = 0;  // In flight.
   unsigned older_ = 0;
 };
 

@@ -1,22 +1,23 @@
 // Rows spread over co-resident blocks that exchange partials in global memory (grid_exchange.cuh).
 //
-// The blocks of a launch form teams of blocks_per_row; a team takes rows, each block the same slice
+// The blocks of a launch form teams of blocks_per_row. A team takes rows, each block the same slice
 // of each, cut into the runs of 11 warps; a 12th (the coordinator) merges the warps' partials and
-// exchanges them with the other blocks. A row is in three places in turn: it arrives in shared
+// exchanges them with the other blocks. A row passes through three places: it arrives in shared
 // memory (staging_ring.cuh) and is summed there; it moves into registers while the row before is
 // stored from them; it is stored. In turn t a warp
 //   sums its run of row t,
 //   waits for the statistics of row t - 1, which the coordinator has collected in the meantime,
-//   scales and stores row t - 1 out of registers, chunk by chunk, moves row t there in its place,
-//   and asks for chunks of later rows in the slots that this frees.
-// So nobody waits for an exchange unless another block is a turn behind, and loads and stores are
-// under way in every phase.
+//   scales and stores row t - 1 from registers, chunk by chunk, moves row t there in its place,
+//   and loads chunks of later rows into the slots that this frees.
+// A block waits for an exchange only if another block is a turn behind, and loads and stores are in
+// flight in every phase.
 //
-// Bytes: each element is read once and written once. Where rows share gamma and beta element by
+// Bytes: each element is read once and written once. If rows share gamma and beta element by
 // element and there is room, a block keeps its slice of both in shared memory; otherwise they come
-// from the second cache. Occupancy: one block of 12 warps with all the registers and up to 223 KiB
-// of shared memory, of which 132 and 198 KiB hold rows. Determinism: places and merge orders follow
-// from the row's length; no atomics touch the sums.
+// from the L2 cache.
+// Occupancy: one block of 12 warps with all the registers and up to 223 KiB of shared memory, of
+// which 132 and 198 KiB hold rows.
+// Determinism: places and merge orders follow from the row's length; no atomics touch the sums.
 //
 // The launch is cooperative, so all its blocks are resident at once and none waits for one that
 // cannot start, whatever else runs on the device. The last block to leave zeroes the slots.
@@ -48,14 +49,14 @@ constexpr int kEagerVectors = 12;
 template <typename T>
 constexpr bool kActivatedElements = std::is_same_v<T, float>;
 
-// The work of the others.
+// The work of the warps that hold rows.
 template <typename T, typename Warp>
 __device__ void ComputeRows(const RowBatch& batch, int warp, Warp* worker,
                             GridShared<Accumulator<T>>* shared) {
   using A = Accumulator<T>;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   std::uint32_t row = shared->queue.OfTurn(0),
-                last = batch.rows;  // This turn's and the one before.
+                last = batch.rows;  // This turn's row and the one before.
   for (std::uint32_t turn = 0; row < batch.rows || last < batch.rows; ++turn) {
     if (last < batch.rows) worker->Prepare();
     if (row < batch.rows) {

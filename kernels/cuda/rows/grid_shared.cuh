@@ -1,4 +1,5 @@
-// What a grid kernel is told of its launch, and what the warps of a block tell each other.
+// The description of a grid kernel's launch, and the memory through which a block's warps
+// communicate.
 
 #ifndef NORMD_KERNELS_CUDA_ROWS_GRID_SHARED_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_GRID_SHARED_CUH_
@@ -15,20 +16,21 @@ struct GridShape {
   int vectors;
   int slots;
   int param_bytes;  // Each warp's gamma and beta in shared memory; 0 if they are not there.
-  // Rows are stored as soon as their scale is known. Otherwise after the next row's partial is
-  // published, so that it waits behind nothing that the block stores.
+  // Rows are stored as soon as their scale is known; otherwise only after the next row's partial is
+  // published, so that the partial waits for none of the block's stores.
   bool eager;
-  bool rows_pass;  // Rows leave the L2 cache before gamma and beta, which are read there each time.
+  // Rows leave the L2 cache before gamma and beta, which are read from there each time.
+  bool rows_pass;
 };
 
-// What the warps of a block tell each other, for even and odd turns.
+// The exchange between the warps of a block, for even and odd turns.
 template <typename A>
 struct GridShared {
   Moments<A> partials[2][kGridWarps];
   RowScale<A> scales[2];
-  // Barriers, at which every lane arrives for what it has read and written itself.
-  std::uint64_t summed[2];  // All partials of a turn are there,
-  std::uint64_t scaled[2];  // its scale and one more row of the queue are.
+  // Barriers, at which every lane arrives for its own reads and writes.
+  std::uint64_t summed[2];  // All partials of a turn are there.
+  std::uint64_t scaled[2];  // Its scale and one more row of the queue are there.
   RowQueue queue;
 };
 

@@ -69,7 +69,7 @@ class GridWarp {
     AwaitCopies();
   }
 
-  // Sums the run of a row, which stays where it arrived; every lane gets the result.
+  // Sums the run of a row, which stays in place; every lane gets the result.
   __device__ Moments<A> Sum(std::uint32_t index) {
     const Row row = FindRow(batch_, index);
     next_.y = row.y + place_.begin;
@@ -98,11 +98,11 @@ class GridWarp {
                       static_cast<A>(next_.bytes / static_cast<int>(sizeof(T))), kLanes);
   }
 
-  // Before Turn: asks for what it needs of the row that the registers hold.
+  // Call before Turn: loads the parameters of the row that the registers hold.
   __device__ void Prepare() { params_.Load(held_.params, held_.bytes); }
 
-  // Scales and stores the row that the registers hold, if they hold any, and moves the row that was
-  // summed there. Asks for rows up to those of turn `known`.
+  // Scales and stores the row that the registers hold, if any, and moves the summed row there.
+  // Loads rows up to those of turn `known`.
   __device__ void Turn(std::uint32_t, const RowScale<A>& scale, std::uint32_t,
                        std::uint32_t known) {
     params_.Use(scale);
@@ -118,7 +118,7 @@ class GridWarp {
 #pragma unroll
         for (int k = 0; k < kChunkVectors; ++k) {
           const int offset = i * kChunkBytes + k * kStepBytes;
-          // Ahead of gamma and beta, where these come from the L2 cache too.
+          // Leaves before gamma and beta, if these come from the L2 cache too.
           if (offset < left) __stcs(reinterpret_cast<uint4*>(out + offset), chunk[k]);
         }
       }
@@ -143,7 +143,7 @@ class GridWarp {
     typename Params::Place params;
   };
 
-  // The run's last chunk, which is not whole: `rest` bytes from the lane's first vector on.
+  // Adds the run's last chunk, which is not whole: `rest` bytes from the lane's first vector on.
   __device__ void SumRest(std::uint32_t slot, int rest, bool first,
                           ChunkMoments<T>* moments) const {
     const std::uint32_t place = slot + lane_ * kVectorBytes;

@@ -19,15 +19,15 @@ constexpr std::int64_t RoundUpToPowerOfTwo(std::int64_t value) {
   return power;
 }
 
-// What the choice looks at.
+// The properties of a row that the choice depends on.
 struct Row {
   std::int64_t vectors = 0;
-  // Gamma and beta are element by element, and all rows of one group share them. How many
-  // groups there are does not count: a stream computes a run of a sample's groups in a call of its
-  // own, and a row's bits must not tell.
+  // Gamma and beta are element by element, and all rows of one group share them. The number of
+  // groups does not count: a stream computes a run of a sample's groups in a call of its own, and a
+  // row's bits must not show it.
   bool shared_params = false;
   bool lean = false;    // Kernels that need few registers can find its parameters.
-  bool ragged = false;  // Rows begin and end between vectors.
+  bool ragged = false;  // Rows begin and end inside vectors.
   int element_bytes = 0;
   std::int64_t param_bytes = 0;  // With shared_params, of gamma and beta.
   bool activated = false;
@@ -49,7 +49,7 @@ Row DescribeRow(const NormSpec& spec, std::int64_t spatial, int channel_bytes) {
 
 // Rows of whole vectors over kWarpFewVectors take as few lanes as hold them: the more vectors a
 // lane has, the fewer instructions a row takes beside those for its elements. The words of ragged
-// rows want a whole warp.
+// rows need a whole warp.
 bool PlanWarp(const Row& row, Plan* plan) {
   if (row.vectors > kLanes * kWarpMaxVectors) return false;
   const bool narrow = !row.ragged && row.vectors > kWarpFewVectors;
@@ -62,21 +62,20 @@ bool PlanWarp(const Row& row, Plan* plan) {
   return true;
 }
 
-// Blocks that a multiprocessor of 64 Ki registers holds, which warps take 256 at a time from a
-// quarter each.
+// The number of blocks that a multiprocessor with 64 Ki registers holds; warps take 256 at a time
+// from a quarter each.
 int ResidentBlocks(int warps, int registers) {
   return std::min({512 / registers * 4 / warps, 64 / warps, 32});
 }
 
-// Bytes of rows on a multiprocessor that keep its memory busy. Elements of 16 bits take more
-// instructions for a byte, and so more warps.
+// The bytes of rows on a multiprocessor that keep its memory busy. Elements of 16 bits take more
+// instructions per byte, and so more warps.
 std::int64_t EnoughBytes(const Row& row) { return (row.element_bytes == 2 ? 80 : 70) << 10; }
 
-// Few vectors to a lane if enough rows are then on a multiprocessor, or else as many as leave the
-// most there. Ragged rows of narrow elements are bound by instructions, of which more vectors take
-// less. Kernels that are not lean need 64 registers in any shape. Where every row reads all of
-// gamma and beta, a block of the most warps would wait for them: they exceed what the first cache
-// holds.
+// Few vectors per lane if enough rows are then on a multiprocessor, else the number that puts most
+// rows there. Ragged rows of narrow elements are limited by instructions, of which more vectors
+// take fewer. Kernels that are not lean need 64 registers in any shape. If every row reads all of
+// gamma and beta, a block with the most warps would wait for them: they exceed the L1 cache.
 bool PlanBlock(const Row& row, Plan* plan) {
   struct {
     int vectors;
@@ -112,8 +111,8 @@ bool ClusterParamsFit(const Row& row, const DeviceLimits& limits, int blocks,
   return kReservedSharedBytes + ClusterSlotBytes(blocks) + bytes <= limits.shared_bytes_per_block;
 }
 
-// The smallest cluster whose blocks have room for two teams, each with a row's slice in registers,
-// and for the slice's parameters; shorter slices make more teams, which wait at different times.
+// The smallest cluster whose blocks have room for the slice's parameters and for two teams, each
+// with a row's slice in registers. Shorter slices make more teams, which wait at different times.
 bool PlanCluster(const Row& row, const DeviceLimits& limits, Plan* plan) {
   if (limits.compute_capability < 90 || row.element_bytes == 8) return false;
   for (int blocks = 2; blocks <= kMaxClusterBlocks; blocks *= 2) {
@@ -141,7 +140,7 @@ std::int64_t Chunks(int vectors) { return CeilDiv(vectors, kChunkVectors); }
 // Bytes of each warp's run of gamma and beta, which have the row's type.
 int GridParamBytes(int vectors) { return 2 * vectors * kLanes * static_cast<int>(kVectorBytes); }
 
-// What all warps need for a slot each with its barrier, which has as much room as a vector.
+// The memory of all warps for a slot each, with its barrier, which takes as much room as a vector.
 std::size_t SlotRoom(bool aligned) {
   return static_cast<std::size_t>(kGridWarps) * (SlotBytes(aligned) + kVectorBytes);
 }
@@ -153,8 +152,8 @@ int GridSlots(const DeviceLimits& limits, bool aligned, int param_bytes) {
   return static_cast<int>((limits.shared_bytes_per_block - taken) / SlotRoom(aligned));
 }
 
-// The most vectors of a lane that leave a third of the slots, and one at least, to rows that are
-// coming; 0 if there is no room.
+// The most vectors per lane that leave a third of the slots, and at least one, to incoming rows; 0
+// if there is no room.
 int SliceVectors(const DeviceLimits& limits, bool with_params) {
   for (int vectors = kGridVectors; vectors > 0; vectors -= kChunkVectors) {
     const int slots = GridSlots(limits, false, with_params ? GridParamBytes(vectors) : 0);
@@ -167,18 +166,18 @@ std::int64_t FewestBlocks(const Row& row, int vectors) {
   return CeilDiv(row.vectors, std::int64_t{kGridWarps} * kLanes * vectors);
 }
 
-// Multiprocessors that teams of so many blocks keep busy.
+// The multiprocessors that teams of this many blocks keep busy.
 std::int64_t BusyBlocks(const DeviceLimits& limits, std::int64_t blocks) {
   return limits.multiprocessors / blocks * blocks;
 }
 
-// Chunks that a warp of each of so many blocks has, if the row is cut over them.
+// The chunks of a warp if the row is cut over this many blocks.
 std::int64_t TeamChunks(const Row& row, std::int64_t blocks) {
   return blocks * CeilDiv(row.vectors, blocks * kGridWarps * kLanes * kChunkVectors);
 }
 
-// Cuts a row over as few blocks as hold it, or up to twice as many where that keeps more
-// multiprocessors busy, or as many busy and fills its chunks better.
+// Cuts a row over as few blocks as hold it, or over up to twice as many if that keeps more
+// multiprocessors busy, or keeps as many busy and fills the chunks better.
 bool CutGrid(const Row& row, const DeviceLimits& limits, bool with_params, Plan* plan) {
   const int most_vectors = SliceVectors(limits, with_params);
   const std::int64_t most = std::min(limits.multiprocessors, kMaxRowBlocks);
@@ -203,9 +202,9 @@ bool PlanGrid(const Row& row, const DeviceLimits& limits, Plan* plan) {
          CutGrid(row, limits, false, plan);
 }
 
-// Whether rows are read twice rather than held over the grid. Its blocks read all parameters of
-// elements anew for each row; each half of the L2 cache keeps copies of its own, and what exceeds
-// these comes from memory. And its 11 warps to a multiprocessor hide activations of 16-bit elements
+// Whether rows are read twice rather than held over the grid. The grid's blocks read all parameters
+// of elements anew for each row; each half of the L2 cache keeps copies of its own, and the excess
+// comes from memory. Its 11 warps per multiprocessor also hide activations of 16-bit elements
 // badly. Two passes read parameters once for all rows. Ragged rows have no such second pass.
 bool PrefersTwoPasses(const Row& row, const DeviceLimits& limits) {
   if (row.param_bytes == 0 || row.ragged || row.element_bytes == 8) return false;
@@ -227,10 +226,10 @@ bool PlanRow(const Row& row, const DeviceLimits& limits, Strategy strategy, Plan
   }
 }
 
-// The first of the list that takes the row; kSplit takes any. Two rows over a pair of blocks keep a
-// multiprocessor busier than one long row in one block. Larger clusters leave multiprocessors idle
-// if there are few rows, which pays for parameters of elements alone. Ragged rows of other
-// parameters need more registers than a cluster's warps have.
+// The first strategy of the list that takes the row; kSplit takes any. Two rows over a pair of
+// blocks keep a multiprocessor busier than one long row in one block. Larger clusters leave
+// multiprocessors idle if there are few rows, which only pays for parameters of elements. Ragged
+// rows of other parameters need more registers than a cluster's warps have.
 void ChooseRows(const Row& row, const DeviceLimits& limits, Plan* plan) {
   if (PlanRow(row, limits, Strategy::kWarp, plan)) return;
   const bool block = PlanRow(row, limits, Strategy::kBlock, plan);

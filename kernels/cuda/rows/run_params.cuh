@@ -7,7 +7,7 @@
 //   RunWords<P>                     the same in rows that are not aligned, by words;
 //   RunAny                          everything else.
 //
-// Activations is OneActivation<...>, whose code the compiler weaves into the rest, its kind
+// Activations is OneActivation<...>, whose code the compiler interleaves with the rest, its kind
 // TanhSilu, or EachActivation, which branches once for each chunk.
 
 #ifndef NORMD_KERNELS_CUDA_ROWS_RUN_PARAMS_CUH_
@@ -26,7 +26,7 @@
 
 namespace normd::norm::cuda {
 
-// The same run of every row.
+// The same part of every row.
 struct RunPlace {
   std::int64_t begin;  // In bytes.
   int bytes;           // A multiple of kStepBytes.
@@ -39,7 +39,7 @@ struct OneActivation {
     function(std::integral_constant<Activation, kActivation>());
   }
 };
-struct EachActivation {  // But kNone.
+struct EachActivation {  // Any activation except kNone.
   template <typename Function>
   __device__ static void With(Activation activation, Function function) {
     switch (activation) {
@@ -57,15 +57,15 @@ struct EachActivation {  // But kNone.
 };
 using NoActivation = OneActivation<Activation::kNone>;
 using PlainSilu = OneActivation<Activation::kSilu>;
-// With RunChannels, float16 results take tanh where it is accurate.
+// For RunChannels: float16 results take tanh where it is accurate.
 struct TanhSilu : PlainSilu {};
 
-// Each knows how many bytes of parameters a warp's run has that all rows share.
+// Each kind has the number of a run's parameter bytes that all rows share.
 struct RunAny {
   static int RunParamBytes(const Launch&) { return 0; }
 };
 
-// They stay in shared memory, with zeros for a beta that is absent.
+// These parameters stay in shared memory, with zeros for an absent beta.
 template <typename P>
 struct RunWords {
   // All rows must share them; 0 if they do not. T: the rows' type.
@@ -73,7 +73,7 @@ struct RunWords {
   static int RunParamBytes(const Launch& launch) {
     return launch.spec.groups > 1 ? 0 : 2 * ArrayBytes<T>(launch.plan.vectors * kStepBytes);
   }
-  // Bytes of an array for a run of so many.
+  // The bytes of an array for a run of `bytes`.
   template <typename T>
   __host__ __device__ static constexpr int ArrayBytes(int run_bytes) {
     return run_bytes / static_cast<int>(sizeof(T)) * static_cast<int>(sizeof(P));
@@ -91,7 +91,7 @@ class RunChannels {
   // Where a run's parameters are.
   struct Place {
     int channel = 0;
-    int second = 0;  // The byte of the run where the next channel begins.
+    int second = 0;  // The byte of the run at which the next channel begins.
   };
 
   __device__ RunChannels(const RowBatch& batch, const RunPlace& place, std::uint32_t)
@@ -110,7 +110,7 @@ class RunChannels {
     return found;
   }
 
-  // Asks for a run's parameters.
+  // Loads a run's parameters.
   __device__ void Load(const Place& found, int bytes) {
     const int next = found.channel + (found.second < bytes ? 1 : 0);
     first_ = {LoadParam(batch_.gamma, found.channel, A(1)),
@@ -151,8 +151,8 @@ class RunChannels {
     }
   }
 
-  // With kByTanh: the same vector by vector, which takes fewer registers. `second`
-  // is the byte where the next channel begins, from the lane's first vector on.
+  // With kByTanh: the same vector by vector, which takes fewer registers. `second` is the byte at
+  // which the next channel begins, from the lane's first vector on.
   __device__ void ScaleEachByTanh(int second, Vector (&chunk)[kChunkVectors]) const {
 #pragma unroll
     for (int i = 0; i < kChunkVectors; ++i) {
@@ -164,7 +164,7 @@ class RunChannels {
   }
 
  private:
-  // Up to the activation; with kByTanh half of that.
+  // All steps before the activation; with kByTanh half of the value.
   __device__ void ScaleVector(const Vector& vector, bool is_second,
                               A (&values)[kPerVector<T>]) const {
     const ChannelFactors<A> factors = {is_second ? second_.factor : first_.factor,
@@ -174,7 +174,7 @@ class RunChannels {
     for (A& value : values) value = scale_.ByChannel(value, factors);
   }
 
-  // One branch for the chunk lets its vectors overlap, which one for each does not.
+  // One branch for the chunk lets its vectors overlap; one for each would not.
   __device__ void ScaleAllByTanh(int second, Vector (&chunk)[kChunkVectors]) const {
     Vector results[kChunkVectors];
     bool all = true;
@@ -199,8 +199,8 @@ class RunChannels {
   ChannelFactors<A> second_;
 };
 
-// kResident: they are in shared memory in every launch, with zeros for a beta that is absent, so
-// that the loops have no branches, behind which loads would be waited for.
+// kResident: they are in shared memory in every launch, with zeros for an absent beta. The loops
+// then have no branches, which would make loads wait.
 template <typename T, typename P, typename Activations, bool kResident = false>
 class RunElements {
  public:
@@ -216,13 +216,13 @@ class RunElements {
     std::int64_t element = 0;  // The run's first in gamma and beta.
   };
 
-  // Where `memory`, an address in shared memory, is not 0, all rows share the parameters, and
-  // they stay there.
+  // If `memory`, an address in shared memory, is not 0, all rows share the parameters, and they
+  // stay there.
   __device__ RunElements(const RowBatch& batch, const RunPlace& place, std::uint32_t memory)
       : batch_(batch), place_(place), memory_(memory) {}
 
-  // Asks for the parameters that stay: they are there after AwaitCopies for the lane that called
-  // this, and after a barrier behind it for the same lane of other warps with the same run.
+  // Loads the parameters that stay. The calling lane can read them after AwaitCopies; after a
+  // barrier behind that, so can the same lane of other warps with the same run.
   __device__ void Fetch() const {
     if (!kResident && memory_ == 0) return;
     const Row row = FindRow(batch_, 0);
@@ -274,7 +274,7 @@ class RunElements {
 
  private:
   static constexpr int kParts = kPerVector<T> / kPerVector<P>;  // Vectors of P for one of T.
-  // Vectors that are scaled at a time: more would have no registers for their parameters.
+  // Vectors that are scaled at a time: more would leave no registers for their parameters.
   static constexpr int kStride = kChunkVectors / kParts;
 
   static constexpr int WholeChunks(int vectors) {
@@ -293,7 +293,7 @@ class RunElements {
                        Vector (&gamma)[kStride][kParts], Vector (&beta)[kStride][kParts]) const {
     const int steps = WholeChunks(place_.bytes / kStepBytes);
     if constexpr (kResident) {
-      // What lies behind the row's end is read too, and then not stored.
+      // Elements after the row's end are read too, but not stored.
       ReadAll(SharedPlace(step, 0, lane), gamma);
       ReadAll(SharedPlace(step, 0, lane) + steps * kParts * kStepBytes, beta);
     } else {
@@ -322,7 +322,7 @@ class RunElements {
       values[i / kParts][i % kParts] = ReadShared(from + i * kStepBytes);
     }
   }
-  // Those of vectors that exist: `rest` bytes do from the lane's first one on.
+  // The parameters of vectors that exist: `rest` bytes exist from the lane's first one on.
   __device__ static void LoadAll(const ParamVector& param, std::int64_t element, int rest,
                                  Vector (&values)[kStride][kParts]) {
 #pragma unroll
@@ -386,7 +386,7 @@ struct RunKind {
 };
 
 // float64, which is not meant to be fast, has code of its own for the simplest kind only. So has
-// what is rare without kActivated: parameters of elements with an activation. Silu: PlainSilu or
+// the rare case without kActivated: parameters of elements with an activation. Silu: PlainSilu or
 // TanhSilu.
 template <typename T, bool kActivated, typename Silu, typename Function>
 cudaError_t WithRunKind(const Launch& launch, const RowBatch& batch, Function function) {

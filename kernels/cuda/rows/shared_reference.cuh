@@ -1,12 +1,12 @@
 // Statistics of 16-bit rows in registers: sums around one reference.
 //
 // All lanes of a warp sum relative to the same value, a mean of elements of its lane 0's first
-// vector, so that a merge adds sums and squares at once, in one butterfly where MergeLanes takes
-// two, one after the other. That is accurate as long as the reference is near the row's mean. An
-// outlier in that vector moves it away: the squares exceed the row's M2 by a factor of up to n / 4,
-// n elements to a row, and mean and variance lose as much of their 24 bits. The sums themselves
-// tell (IsFar), and such a row is summed again around the mean that came out. One in 10^4 rows of
-// normal numbers is.
+// vector. A merge then adds sums and squares at once, in one butterfly where MergeLanes takes two
+// in sequence. That is accurate as long as the reference is near the row's mean. An outlier in that
+// vector moves it away: the squares exceed the row's M2 by a factor of up to n / 4, for n elements
+// per row, and mean and variance lose as much of their 24 bits. The sums themselves show it
+// (IsFar), and such a row is summed again around the computed mean. This happens in one of 10^4
+// rows of normal numbers.
 
 #ifndef NORMD_KERNELS_CUDA_ROWS_SHARED_REFERENCE_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_SHARED_REFERENCE_CUH_
@@ -17,11 +17,11 @@
 
 namespace normd::norm::cuda {
 
-// Whether rows of T are summed so.
+// Whether rows of T are summed like this.
 template <typename T>
 inline constexpr bool kSharedReference = sizeof(T) == 2;
 
-// Sums of a set of elements, relative to a reference, and of their squares.
+// The sums of a set of elements, relative to a reference, and of their squares.
 template <typename A>
 struct ReferenceSums {
   A reference = 0;
@@ -35,7 +35,7 @@ __device__ inline bool IsFar(float squares, float m2) { return squares > 5 * m2;
 
 // The sums of a lane's first `whole` vectors, which are at most kMost, and of the first `present`
 // elements of `last`. `width` lanes, of which the first has elements, share the reference; all 32
-// call it together. Of squares alone, relative to zero, where they are not `centered`.
+// lanes call it together. If not `centered`, the sums are of squares alone, relative to zero.
 template <typename T, int kMost, int G>
 __device__ inline ReferenceSums<float> SumAround(const Vector (&vectors)[G], int whole,
                                                  const Vector& last, int present, int width,
@@ -72,8 +72,8 @@ __device__ inline ReferenceSums<float> SumAround(const Vector (&vectors)[G], int
   return result;
 }
 
-// The same of whole vectors, which are zeros behind a lane's first `whole`. No branch between them,
-// so that their instructions mix.
+// The same for whole vectors, which are zeros after a lane's first `whole`. There is no branch
+// between them, so that their instructions interleave.
 template <typename T, int G>
 __device__ inline ReferenceSums<float> SumWholeAround(const Vector (&vectors)[G], int whole,
                                                       int width, bool centered) {
@@ -109,15 +109,15 @@ __device__ inline ReferenceSums<float> SumWholeAround(const Vector (&vectors)[G]
   return result;
 }
 
-// Adds an element to a lane's sums around a reference that is known.
+// Adds an element to a lane's sums around a known reference.
 __device__ inline void AddAgain(float element, ReferenceSums<float>* sums) {
   const float value = element - sums->reference;
   sums->sum += value;
   sums->squares = Fma(value, value, sums->squares);
 }
 
-// Adds up those of `width` lanes; every lane gets the result. One branch for all steps: shuffles
-// on both sides of a branch in each would follow one another.
+// Adds up the sums of `width` lanes; every lane gets the result. One branch for all steps: shuffles
+// on both sides of a branch in each step would run in sequence.
 __device__ inline ReferenceSums<float> AddLanes(ReferenceSums<float> lane, int width,
                                                 bool centered) {
   if (!centered) {

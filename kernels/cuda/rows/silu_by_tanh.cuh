@@ -11,11 +11,11 @@
 
 namespace normd::norm::cuda {
 
-// PTX promises a relative error of 2^-11 for tanh, of which 1 + tanh(h) near -1 would make many
-// units in the last place. Compute capability 9.0 is better than that (docs/experiments.md); code
-// for other devices keeps the exponential. A later device that is given the PTX of 9.0, in place of
-// code of its own, takes a tanh that nobody has measured there: the image has 9.0 as 90-real.
-// bfloat16 keeps the exponential too, since it needs a shift of its own and both formulas together
+// PTX promises a relative error of 2^-11 for tanh, from which 1 + tanh(h) near -1 would get an
+// error of many units in the last place. Compute capability 9.0 is better than that
+// (docs/experiments.md); code for other devices keeps the exponential. A later device that runs the
+// PTX of 9.0 would use a tanh that nobody has measured there; the image has 9.0 as 90-real.
+// bfloat16 keeps the exponential too: it needs a scaling of its own, and both formulas together
 // spill registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
 inline constexpr bool kTanhIsAccurate = true;
@@ -25,8 +25,8 @@ inline constexpr bool kTanhIsAccurate = false;
 template <typename T>
 inline constexpr bool kHasSiluByTanh = kTanhIsAccurate&& std::is_same_v<T, Half>;
 
-// The least h that takes tanh: from there on the result is within a third of a float16's unit in
-// the last place before it is rounded. A lesser one takes the exponential.
+// The least h for tanh: from there on the result is within a third of a float16's unit in the last
+// place before it is rounded. A smaller h takes the exponential.
 inline constexpr float kLeastByTanh = -3.5f;
 
 __device__ inline float SiluByTanh(float h) {
@@ -35,8 +35,8 @@ __device__ inline float SiluByTanh(float h) {
   return Fma(h, tanh, h);
 }
 
-// Whether every h may take tanh. As an unsigned number a negative float is above all others, a
-// lesser one above a greater one. NaN may.
+// Whether every h may take tanh. As unsigned numbers, negative floats are above all others, and a
+// smaller one is above a larger one. NaN may take tanh.
 template <int N>
 __device__ inline bool AllByTanh(const float (&halves)[N]) {
   unsigned most = __float_as_uint(halves[0]);
@@ -48,7 +48,7 @@ __device__ inline bool AllByTanh(const float (&halves)[N]) {
   return most <= __float_as_uint(kLeastByTanh);
 }
 
-// Turns every h into its result. Which way it takes depends on itself alone.
+// Turns every h into its result. The formula for each h depends on that h alone.
 template <typename T, int N>
 __device__ inline void SiluOfHalves(float (&halves)[N]) {
   if (AllByTanh(halves)) {

@@ -1,14 +1,16 @@
-// Rows in two passes: rows longer than the device holds on chip, and any row on devices that have
-// neither clusters nor co-resident blocks to hold it.
+// Rows in two passes: rows longer than the device holds on chip, and all rows on devices that have
+// neither clusters nor co-resident blocks to hold them.
 //
 // Phases: one block per chunk of 64 KiB takes the chunk's statistics; one block per row merges
 // them; one block per chunk scales and stores it, the last chunks first, which the L2 cache may
-// still hold. Where rows share gamma and beta element by element, blocks stay, and each scales a
-// range of them in all rows, the last rows first, with their parameters in shared memory. Bytes:
-// each element is read twice and written once, so at best two thirds of a copy's speed; parameters
-// are read about once. Occupancy: 512 threads with 8 vectors (32 registers) of data per lane; three
-// blocks with 4 vectors, or 2 beside wider parameters, and 64 KiB of these. Determinism: chunks
-// count from the row's begin, and their partials are merged in order.
+// still hold. If rows share gamma and beta element by element, blocks are persistent, and each
+// scales a range of elements in all rows, the last rows first, with their parameters in shared
+// memory.
+// Bytes: each element is read twice and written once, so at best two thirds of a copy's speed;
+// parameters are read about once.
+// Occupancy: 512 threads with 8 vectors (32 registers) of data per lane; three blocks with 4
+// vectors, or 2 beside wider parameters, and 64 KiB of these.
+// Determinism: chunks count from the row's begin, and their partials are merged in order.
 
 #include <cuda_runtime.h>
 
@@ -45,7 +47,7 @@ __device__ A BlockSum(A value) {
   return GroupSum(threadIdx.x % kLanes < kWarps ? sums[threadIdx.x % kLanes] : A(0), kLanes);
 }
 
-// Where a warp's run of a chunk lies in its row.
+// The place of a warp's run of a chunk in its row.
 struct ChunkRun {
   std::uint32_t row;
   std::int64_t begin;  // Bytes.
@@ -124,24 +126,24 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 // The range of elements that a block of ScaleColumns takes of each row, and its gamma and beta, of
-// type P, in shared memory: what a thread reads there it wrote itself.
+// type P, in shared memory. A thread reads there only what it wrote itself.
 template <typename T, typename P>
 struct Columns {
   static constexpr int kCount = kPerVector<T>;
   static constexpr int kParts = kCount / kPerVector<P>;  // Vectors of P for one of T.
-  static constexpr int kHeld = 4 / kParts;               // Vectors of T, of a thread.
+  static constexpr int kHeld = 4 / kParts;               // Vectors of T per thread.
   static constexpr int kBytes = kHeld * kThreads * kVectorBytes;
   static constexpr int kArrayVectors = kHeld * kParts * kThreads;
   static constexpr int kSharedBytes = 2 * kArrayVectors * kVectorBytes;
-  static constexpr int kBlocks = kHeld * kCount > 16 ? 2 : 3;  // Of a multiprocessor.
+  static constexpr int kBlocks = kHeld * kCount > 16 ? 2 : 3;  // Per multiprocessor.
 
-  // Bytes from the range's begin to the thread's vector i.
+  // The bytes from the range's begin to the thread's vector i.
   __device__ static int Offset(int i) {
     return (i * kThreads + static_cast<int>(threadIdx.x)) * kVectorBytes;
   }
 
-  // Zeros stand for a beta that is absent. `bytes` of the range exist; `first` is its first
-  // element's channel.
+  // An absent beta is loaded as zeros. `bytes` of the range exist; `first` is its first element's
+  // channel.
   __device__ static void Load(const RowBatch& batch, std::int64_t first, int bytes,
                               Vector* memory) {
     const P* const gamma = static_cast<const P*>(batch.gamma.data) + first;
@@ -184,10 +186,10 @@ struct Columns {
   }
 };
 
-// What ScaleColumns takes turns with: a range of a row. Ranges that have the same parameters follow
-// one another, from the last row to the first.
+// One turn of ScaleColumns: a range of a row. Ranges with the same parameters follow one another,
+// from the last row to the first.
 struct ColumnTurn {
-  std::uint32_t range;  // Of the row.
+  std::uint32_t range;  // Range of the row.
   std::uint32_t group;
   std::uint32_t sample;
 };
@@ -326,7 +328,7 @@ std::size_t SplitScratchBytes(const NormSpec& spec, const Segment* segments, std
 }
 
 Status LaunchSplitRows(const Launch& launch) {
-  // One segment at a time: its chunks are numbered in the grid, and the next reuses the scratch.
+  // One segment at a time: the grid numbers its chunks, and the next segment reuses the scratch.
   return ForEachRowBatch(
       launch, "split rows",
       [&](auto element, auto aligned, const RowBatch& batch) {

@@ -1,10 +1,9 @@
-// A staging ring: where one warp's rows arrive, chunk by chunk, in shared memory.
+// A staging ring: the shared memory in which one warp's rows arrive, chunk by chunk.
 //
-// A warp computes the same run of each of its rows, in chunks of kChunkVectors vectors a
-// lane. It asks for chunks of rows to come as soon as it has freed a slot, so loads are under way
-// while it waits for other blocks and while it stores. On 9.0 and later one lane asks for a whole
-// chunk (cp.async.bulk), elsewhere each lane for its vectors (cp.async). A barrier for each slot
-// counts what has come.
+// A warp computes the same run of each of its rows, in chunks of kChunkVectors vectors per lane. It
+// loads chunks as soon as slots are free, so loads are in flight while it waits for other blocks
+// and while it stores. From 9.0 on one lane loads a whole chunk (cp.async.bulk), elsewhere each
+// lane loads its vectors (cp.async). A barrier for each slot counts the bytes that have arrived.
 
 #ifndef NORMD_KERNELS_CUDA_ROWS_STAGING_RING_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_STAGING_RING_CUH_
@@ -24,7 +23,7 @@ namespace normd::norm::cuda {
 inline constexpr int kStepBytes = kLanes * kVectorBytes;  // A vector of each lane.
 inline constexpr int kChunkBytes = kChunkVectors * kStepBytes;
 
-// Arrivals that end a phase of a slot's barrier.
+// The arrivals that end a phase of a slot's barrier.
 inline constexpr int kSlotArrivals =
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
     kLanes;
@@ -32,8 +31,8 @@ inline constexpr int kSlotArrivals =
     1;
 #endif
 
-// Asks for `bytes` (a multiple of 16, at most a slot's) and lets the slot's phase end with them.
-// The warp calls it together, after all its lanes have read what the slot held: the copy would
+// Loads `bytes` (a multiple of 16, at most a slot's) and ends the slot's phase when they have
+// arrived. The warp calls it together, after all its lanes have read the slot: the copy would
 // overtake loads that wait behind stores. Both places are addresses in shared memory.
 [[maybe_unused]] __device__ inline void AskForChunk(std::uint32_t slot, std::uint32_t barrier,
                                                     const char* from, int bytes, int lane,
@@ -56,9 +55,9 @@ inline constexpr int kSlotArrivals =
 template <bool kAligned>
 struct StagedRun {
   const char* x = nullptr;
-  int bytes = 0;   // So many of the run exist.
-  int shift = 0;   // Where the run begins in its first aligned vector.
-  int staged = 0;  // From that vector on: the whole vectors that hold the run's bytes.
+  int bytes = 0;   // Bytes of the run that exist.
+  int shift = 0;   // The begin of the run in its first aligned vector.
+  int staged = 0;  // From that vector on: the whole vectors that contain the run's bytes.
 
   StagedRun() = default;
   __device__ StagedRun(const Row& row, std::int64_t begin, int run_bytes) : x(row.x + begin) {
@@ -71,8 +70,8 @@ struct StagedRun {
 
   __device__ int chunks() const { return (bytes + kChunkBytes - 1) / kChunkBytes; }
 
-  // A lane's vectors of chunk `index`, which has come; what lies behind the run is anything where
-  // rows are aligned, and zero otherwise.
+  // A lane's vectors of chunk `index`, which has arrived. After the run they are undefined if rows
+  // are aligned, and zero otherwise.
   template <typename T>
   __device__ void Read(std::uint32_t slot, int index, int lane,
                        Vector (&chunk)[kChunkVectors]) const {
@@ -80,7 +79,7 @@ struct StagedRun {
     for (int i = 0; i < kChunkVectors; ++i) {
       const int place = i * kStepBytes + lane * kVectorBytes;
       const int offset = index * kChunkBytes + place;
-      // The last elements of a row may lie in a vector that is not its own alone.
+      // The last elements of a row may share their vector with the next row.
       if (!kAligned && offset + kVectorBytes + shift > staged) {
         chunk[i] = LoadHead<T>(x + offset, max(0, min(bytes - offset, kVectorBytes)));
         continue;
@@ -102,19 +101,19 @@ struct RowQueue {
   }
 };
 
-// Which part of each row a warp computes, and where its ring is.
+// The part of each row that a warp computes, and the place of its ring.
 struct StagingPlace {
-  std::int64_t begin;  // Where the warp's run begins in every row, in bytes.
+  std::int64_t begin;  // The begin of the warp's run in every row, in bytes.
   int run_bytes;
   int slots;
   std::uint32_t none;      // 0, which the compiler does not know.
   std::uint32_t ring;      // Slots of SlotBytes in shared memory.
   std::uint32_t barriers;  // One of 8 bytes for each.
-  std::uint64_t policy;    // What the L2 cache does with what arrives.
+  std::uint64_t policy;    // The L2 policy of the loads.
 };
 
-// Every lane of the warp holds the same. What each chunk costs is on the way of every load, so a
-// free slot is asked for with few instructions; what a row costs is paid once a row.
+// Every lane of the warp holds the same. A chunk's cost delays every load, so filling a free slot
+// takes few instructions; a row's cost is paid once per row.
 template <bool kAligned>
 class StagingRing {
  public:
@@ -135,7 +134,7 @@ class StagingRing {
     return StagedRun<kAligned>(row, place_.begin, place_.run_bytes);
   }
 
-  // Asks for what the free slots hold, of rows up to those of turn `known`, and finds the row that
+  // Loads chunks into the free slots, of rows up to those of turn `known`, and finds the row that
   // follows.
   __device__ void Fill(std::uint32_t known) {
     do {
@@ -146,7 +145,7 @@ class StagingRing {
     } while (AskForOne());
   }
 
-  // Asks for one chunk, if a slot is free and Fill has found one.
+  // Loads one chunk, if a slot is free and Fill has found one.
   __device__ bool AskForOne() {
     if (free_ == 0) return false;
     if (asked_.bytes == 0) {
@@ -169,7 +168,7 @@ class StagingRing {
     return true;
   }
 
-  // Visits the chunks of the row at hand, first in the order that they come: waits for the next.
+  // First visit of the chunks of the current row, in order of arrival: waits for the next one.
   __device__ std::uint32_t Await() {
     AwaitBarrier(place_.barriers + wait_slot_ * 8, wait_parity_);
     const std::uint32_t slot = place_.ring + wait_slot_ * kSlotBytes;
@@ -177,10 +176,10 @@ class StagingRing {
     wait_parity_ ^= wait_slot_ == 0 ? 1 : 0;
     return slot;
   }
-  // Then once more.
+  // Second visit of the chunks.
   __device__ std::uint32_t Again() const { return place_.ring + free_slot_ * kSlotBytes; }
-  // And frees it, once every lane has read `chunk` from it. Loads are over when their results are
-  // used, so the address that is asked for next is made to depend on them, by nothing.
+  // Frees the slot, once every lane has read `chunk` from it. Loads have finished when their
+  // results are used, so the next load's address is made to depend on them, without effect.
   __device__ void Free(const Vector (&chunk)[kChunkVectors]) {
     read_ = 0;
 #pragma unroll
@@ -191,12 +190,12 @@ class StagingRing {
   }
 
  private:
-  // What is to be asked for of a row.
+  // The pending loads of a row.
   struct Asked {
     const char* from = nullptr;  // Aligned to 16.
-    int bytes = 0;               // So many of the run are there.
+    int bytes = 0;               // Bytes of the run that exist.
     int staged = 0;              // Whole vectors.
-    int beyond = 0;              // Bytes behind a chunk that it needs.
+    int beyond = 0;              // Bytes after a chunk that it needs.
 
     Asked() = default;
     __device__ explicit Asked(const StagedRun<kAligned>& run)
@@ -216,13 +215,13 @@ class StagingRing {
   const int lane_;
   Asked asked_;
   Asked next_;              // The row after it; no bytes if it is not known.
-  std::uint32_t turn_ = 0;  // The one of the row after that.
+  std::uint32_t turn_ = 0;  // The turn of the row after that.
   std::uint32_t read_ = 0;
   int ask_slot_ = 0;
   int wait_slot_ = 0;
   std::uint32_t wait_parity_ = 0;
-  int free_slot_ = 0;  // The next to become free.
-  int free_;           // Slots that nothing has been asked for.
+  int free_slot_ = 0;  // The slot that becomes free next.
+  int free_;           // Slots without a pending load.
 };
 
 }  // namespace normd::norm::cuda

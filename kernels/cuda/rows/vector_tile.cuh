@@ -1,5 +1,5 @@
-// A run in registers (memory.cuh) from its statistics to its results: what the kernels that hold
-// rows in registers share.
+// A run in registers (memory.cuh) from its statistics to its results: the shared part of kernels
+// that hold rows in registers.
 
 #ifndef NORMD_KERNELS_CUDA_ROWS_VECTOR_TILE_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_VECTOR_TILE_CUH_
@@ -13,20 +13,21 @@
 
 namespace normd::norm::cuda {
 
-// How a kernel finds gamma and beta, fixed when it is compiled so that the common case is short.
-// One gamma and perhaps one beta for each element, of type P, where 16-byte loads can fetch them
-// from each row's first channel on; an activation if kActivated. With kAhead they are asked for
-// before the row's statistics are known, which takes registers and hides one wait behind another:
+// The kinds of gamma and beta, fixed at compile time so that the common case is short. This one:
+// one gamma and perhaps one beta for each element, of type P, where 16-byte loads can fetch them
+// from each row's first channel on; an activation if kActivated. With kAhead they are loaded before
+// the row's statistics are known. That takes registers and hides one wait behind another: it is for
+// launches so small that nothing else hides it (IsSmall).
 // for launches so small that nothing else hides it (IsSmall).
 template <typename P, bool kActivated, bool kAhead = false>
 struct ElementParams {};
 // A scale and perhaps a shift for each element, of the row's type: the sample's own, at 16-byte
-// addresses where the rows are (Lowering::kModulated). kAhead as above.
+// addresses if the rows are (Lowering::kModulated). kAhead as above.
 template <bool kAhead = false>
 struct SampleParams {};
 // One gamma and one beta for all of a row, or none.
 struct RowParams {};
-// Any others.
+// All other parameters.
 struct AnyParams {};
 
 template <typename T>
@@ -35,7 +36,7 @@ inline constexpr DType kDTypeOf = std::is_same_v<T, float>    ? DType::kFloat32
                                   : std::is_same_v<T, Half>   ? DType::kFloat16
                                                               : DType::kBFloat16;
 
-// Whether the parameters that are there can be ElementParams of P.
+// Whether the present parameters can be ElementParams of P.
 template <typename P>
 bool AreElementParams(const Launch& launch, const RowBatch& batch) {
   const auto fits = [](const ParamVector& param) {
@@ -56,15 +57,15 @@ inline bool AreRowParams(const RowBatch& batch) {
          (batch.gamma.data == nullptr && batch.beta.data == nullptr);
 }
 
-// Whether so many warps leave the multiprocessors little else to do than to wait for one row each.
-// Measured on an H200: 8 warps on a multiprocessor, or 16, gain 0.5 to 0.9 us of 3; 32 lose.
+// Whether this few warps leave the multiprocessors little to do but wait for one row each. Measured
+// on an H200: 8 or 16 warps on a multiprocessor gain 0.5 to 0.9 us of 3; 32 lose.
 inline bool IsSmall(const Launch& launch, std::int64_t warps) {
   constexpr std::int64_t kWarpsOfMultiprocessor = 16;
   return warps <= kWarpsOfMultiprocessor * launch.limits.multiprocessors;
 }
 
-// Calls function(ElementParams<...>()), function(RowParams()) or function(AnyParams()) as the
-// launch's parameters are. Rows of float64, which are not meant to be fast, have AnyParams alone.
+// Calls function(ElementParams<...>()), function(RowParams()) or function(AnyParams()) for the
+// launch's parameters. Rows of float64, which are not meant to be fast, always have AnyParams.
 template <typename T, typename Function>
 auto WithParams(const Launch& launch, const RowBatch& batch, Function function) {
   if constexpr (std::is_same_v<T, double>) {
@@ -91,8 +92,8 @@ inline constexpr bool kIsAhead<ElementParams<P, false, true>> = true;
 template <>
 inline constexpr bool kIsAhead<SampleParams<true>> = true;
 
-// Calls function(params), or for a small launch of aligned rows, `warps` in all, with SampleParams
-// or ElementParams and no activation the same with kAhead.
+// Calls function(params). For a small launch of aligned rows, `warps` in all, SampleParams and
+// ElementParams without an activation get kAhead.
 template <bool kAligned, typename P, typename Function>
 cudaError_t WithAhead(const Launch& launch, std::int64_t warps, ElementParams<P, false> params,
                       Function function) {
@@ -114,7 +115,7 @@ cudaError_t WithAhead(const Launch&, std::int64_t, Params params, Function funct
   return function(params);
 }
 
-// kPerVector<T> elements of an element parameter, from an address that 16-byte loads like.
+// kPerVector<T> elements of an element parameter, from an address that suits 16-byte loads.
 template <typename T, typename P>
 __device__ inline void LoadElementParams(const P* address,
                                          Accumulator<T> (&values)[kPerVector<T>]) {
@@ -180,15 +181,15 @@ class RowResult {
   const A leaky_slope_;
 };
 
-// Packs what a lane holds anew: without this the elements stay unpacked from the sums on, in twice
-// the registers.
+// Packs a lane's vectors anew: otherwise the elements stay unpacked after the sums, in twice the
+// registers.
 template <int G>
 __device__ inline void RepackAll(Vector (&vectors)[G]) {
 #pragma unroll
   for (int i = 0; i < G; ++i) Repack(vectors[i]);
 }
 
-// WithActivation where the kernel has activations at all; otherwise function(...kNone...).
+// WithActivation if the kernel has activations at all; otherwise function(...kNone...).
 template <bool kActivated, typename Function>
 __device__ inline void WithActivationIf(Activation activation, Function function) {
   if constexpr (kActivated) {
@@ -223,9 +224,9 @@ struct ElementParamValues {
 template <typename T, int G>
 struct SampleParamValues : ElementParamValues<T, T, G> {};
 
-// What one lane of `width` holds of a run of a row: G vectors, as memory.cuh assigns them. The run
-// begins at byte `begin` of the row, from where on `bytes` of it exist (ClampToRun). Rows are whole
-// vectors; where they are not kAligned, elements move one by one.
+// One lane's part of a run of a row, for `width` lanes: G vectors, as memory.cuh assigns them. The
+// run begins at byte `begin` of the row, and `bytes` of it exist (ClampToRun). Rows are whole
+// vectors; if they are not kAligned, elements move one by one.
 template <typename T, int G, bool kAligned = true>
 class VectorTile {
  public:
@@ -261,7 +262,7 @@ class VectorTile {
   __device__ ReferenceSums<A> SumTogether(const Vector (&vectors)[G], bool centered) const {
     return SumWholeAround<T>(vectors, Whole(), width_, centered);
   }
-  // Around a reference that is given.
+  // The same around a given reference.
   __device__ ReferenceSums<A> SumTogetherAgain(Vector (&vectors)[G], A reference) const {
     ReferenceSums<A> sums = {reference};
     InTurn(vectors, [&](int i, const Vector& vector) {
@@ -276,7 +277,7 @@ class VectorTile {
     return sums;
   }
 
-  // What can be asked for of the parameters before the row's statistics are known; Finish takes it.
+  // The parameters that can be loaded before the row's statistics are known; Finish takes them.
   template <typename Params>
   __device__ Params Ask(Params params, const RowBatch&) const {
     return params;
@@ -405,10 +406,10 @@ class VectorTile {
   }
 
  private:
-  // The lane's vectors that exist.
+  // The number of the lane's vectors that exist.
   __device__ int Whole() const { return ShareOfLane(bytes_ / kVectorBytes, lane_, width_); }
 
-  // Bytes of the run before the lane's vector i.
+  // The bytes of the run before the lane's vector i.
   __device__ int Offset(int i) const { return (i * width_ + lane_) * kVectorBytes; }
 
   __device__ static Vector LoadOfSample(const char* address) {
@@ -429,7 +430,7 @@ class VectorTile {
     }
   }
 
-  // With kAhead; factor(gamma) is what scales an element.
+  // With kAhead; factor(gamma) is an element's factor.
   template <typename P, typename Factor>
   __device__ void FinishAhead(const ElementParamValues<T, P, G>& params, const RowScale<A>& scale,
                               Vector (&vectors)[G], Factor factor) const {

@@ -1,11 +1,12 @@
 // Rows in the registers of one warp, or of 1 to 16 of its lanes: rows up to 2 KiB.
 //
 // Phases: every lane loads its vectors of the row; lanes merge their sums by shuffles; every lane
-// scales what it holds and stores it. No shared memory, no barrier.
+// scales its vectors and stores them. No shared memory, no barrier.
 // Bytes: each element is read once and written once; gamma and beta come from the L1 cache.
 // Occupancy: 256 threads; at most 4 vectors (16 registers) of data per lane, so 32 or more warps
-// per multiprocessor, whose loads, sums and stores overlap each other. Determinism: the lane that
-// holds an element and the order of the merge follow from its place in the row alone.
+// per multiprocessor, whose loads, sums and stores overlap each other.
+// Determinism: the lane that holds an element and the order of the merge follow from its place in
+// the row alone.
 
 #include <cuda_runtime.h>
 
@@ -21,10 +22,10 @@
 namespace normd::norm::cuda {
 namespace {
 
-constexpr int kThreads = 256;  // Of a block, at most.
+constexpr int kThreads = 256;  // Per block, at most.
 
-// Threads of a block. Where blocks follow one another, small ones make room for the next as soon as
-// their rows are done; a launch that the device holds at once starts sooner in few large ones,
+// The threads of a block. When blocks follow one another, small ones make room for the next as soon
+// as their rows are done. A launch that the device holds at once starts sooner in few large ones,
 // unless it leaves most of a multiprocessor idle.
 template <bool kAligned, typename Params>
 unsigned BlockThreads(const Launch& launch, std::uint64_t warps) {
@@ -35,7 +36,7 @@ unsigned BlockThreads(const Launch& launch, std::uint64_t warps) {
   return kLean && warps > 40 * multiprocessors ? 64 : kThreads;
 }
 
-// Blocks of kThreads on a multiprocessor that the compiler leaves registers for.
+// Blocks of kThreads on a multiprocessor for which the compiler reserves registers.
 template <typename T, typename Params>
 constexpr int WantedBlocks() {
   if (std::is_same_v<Params, AnyParams>) return 4;
@@ -52,7 +53,7 @@ __device__ Moments<Accumulator<T>> SumRow(const Tile& run, Vector (&vectors)[G],
     const ReferenceSums<A> sums = AddLanes(run.SumTogether(vectors, centered), width, centered);
     Moments<A> row = MomentsOfSums(sums.reference, sums.sum, sums.squares, elements, centered);
     const bool far = centered && IsFar(sums.squares, row.m2);
-    if (__any_sync(kAllLanes, far)) {  // The warp's other rows keep it company.
+    if (__any_sync(kAllLanes, far)) {  // All rows of the warp are summed again together.
       const ReferenceSums<A> again =
           AddLanes(run.SumTogetherAgain(vectors, row.reference), width, true);
       if (far) row = MomentsOfSums(again.reference, again.sum, again.squares, elements, true);
@@ -63,7 +64,7 @@ __device__ Moments<Accumulator<T>> SumRow(const Tile& run, Vector (&vectors)[G],
   }
 }
 
-// kNarrow: a row has `lanes_per_row` lanes, a part of a warp, else all of it.
+// kNarrow: a row has `lanes_per_row` lanes, a part of a warp; else a whole warp.
 template <typename T, bool kAligned, typename Params, int G, bool kNarrow>
 __global__ void __launch_bounds__(kThreads, MinBlocks(WantedBlocks<T, Params>(), kThreads))
     WarpRows(const __grid_constant__ RowBatch batch, const int lanes_per_row) {
@@ -73,11 +74,11 @@ __global__ void __launch_bounds__(kThreads, MinBlocks(WantedBlocks<T, Params>(),
                                   RegisterTile<T, kAligned, G>>;
   const int width = kNarrow ? lanes_per_row : kLanes;
   const int lane = static_cast<int>(threadIdx.x & (width - 1));
-  // The number of the thread in the grid may exceed 32 bits, that of the row does not.
+  // The thread's number in the grid may exceed 32 bits; the row's does not.
   const int width_bits = kNarrow ? __ffs(width) - 1 : 5;
   std::uint32_t index = blockIdx.x * (blockDim.x >> width_bits) + (threadIdx.x >> width_bits);
   if (!kNarrow) index = OfWarp(index);
-  // Lanes behind the last row keep company: shuffles want the whole warp.
+  // Lanes after the last row take part: shuffles need the whole warp.
   const bool exists = index < batch.rows;
   if (!kNarrow && !exists) return;
   const Row row = FindRow(batch, exists ? index : batch.rows - 1);

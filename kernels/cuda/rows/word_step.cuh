@@ -1,10 +1,10 @@
 // Words: how the lanes of a warp hold one step of a row that begins or ends between 16-byte
 // boundaries.
 //
-// A word is an element, or a pair of elements of 16 bits; word k of a lane is the step's word
-// k * width + lane. A warp's accesses are then consecutive words wherever the row begins, in memory
-// and among gamma and beta, and nothing moves between lanes. Only pairs that begin between two
-// words (2 bytes off) take their halves from a word and from the next lane's.
+// A word is an element, or a pair of 16-bit elements; word k of a lane is the step's word k * width
+// + lane. A warp's accesses are then consecutive words wherever the row begins, in memory and in
+// gamma and beta, and nothing moves between lanes. Only pairs that begin between two words (2 bytes
+// off) take their halves from a word and from the next lane's.
 
 #ifndef NORMD_KERNELS_CUDA_ROWS_WORD_STEP_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_WORD_STEP_CUH_
@@ -27,11 +27,11 @@ struct WordStep {
   const int lane;
   const int width;
 
-  // How far the run's words lie behind those of memory, in bytes: 0, or 2 with 16-bit elements.
+  // The offset of the run's words from those of memory, in bytes: 0, or 2 with 16-bit elements.
   __device__ static int Shift(const void* row) {
     return sizeof(T) == 2 ? static_cast<int>(reinterpret_cast<std::uintptr_t>(row) & 2) : 0;
   }
-  // Bytes of a step, and from a word of the lane to its next one.
+  // The bytes of a step, and from a lane's word to its next one.
   __device__ int Bytes() const { return width * kVectorBytes; }
   __device__ int Stride() const { return width * kWordBytes; }
 
@@ -52,7 +52,7 @@ struct WordStep {
     }
   }
 
-  // The lane's words of a step of which, unless it is whole, `bytes` exist.
+  // The lane's words of a step. Unless it is whole, `bytes` of it exist.
   template <bool kWhole>
   __device__ Vector Load(const char* own, int bytes) const {
     const int left = bytes - lane * kWordBytes;
@@ -74,8 +74,8 @@ struct WordStep {
     return vector;
   }
 
-  // Stores the lane's words of a step of which, unless it is whole, `bytes` exist. Where the lane's
-  // first word `begins` with something else, that stays as it is.
+  // Stores the lane's words of a step. Unless it is whole, `bytes` of it exist. If the lane's first
+  // word `begins` with something else, that part is not changed.
   template <bool kWhole>
   __device__ void Store(char* own, const Vector& vector, int bytes, bool begins) const {
     const int left = bytes - lane * kWordBytes;
@@ -104,15 +104,15 @@ struct WordStep {
     }
   }
 
-  // What exists of a word, of which so many bytes do.
+  // The existing part of a word that has `bytes` bytes.
   __device__ static WordBits LoadWord(const char* address, int bytes) {
     if (bytes >= kWordBytes) return LoadWhole(address);
     if (kPair == 2 && bytes > 0) return *reinterpret_cast<const std::uint16_t*>(address);
     return 0;
   }
 
-  // A lane's words become pairs that begin `shift` bytes further on. `following`: what follows the
-  // vector's last words, in lane 0.
+  // Moves a lane's words to pairs that begin `shift` bytes further on. `following`: the words after
+  // the vector's last ones, in lane 0.
   __device__ void MoveDown(Vector& vector, WordBits following, int shift) const {
 #pragma unroll
     for (int k = 0; k < kWords; ++k) {
@@ -123,8 +123,8 @@ struct WordStep {
       PutWord(vector, k, __funnelshift_r(word, next, shift * 8));
     }
   }
-  // And back: `carry` holds what precedes the vector's first words, in the last lane, and then
-  // what precedes those that follow.
+  // The inverse: `carry` holds, in the last lane, the word before the vector's first ones, and
+  // afterwards the word before the next vector's.
   __device__ void MoveUp(Vector& vector, WordBits* carry, int shift) const {
 #pragma unroll
     for (int k = 0; k < kWords; ++k) {
@@ -180,14 +180,14 @@ struct WordStep {
   }
 };
 
-// Where a run's gamma and beta lie in shared memory, whole steps of both.
+// The place of a run's gamma and beta in shared memory, whole steps of both.
 template <typename P>
 struct StagedParams {
   std::uint32_t gamma;
   std::uint32_t beta;
 };
 
-// A parameter's elements for the words of a step, as they lie in memory.
+// A parameter's elements for the words of a step, in memory order.
 template <typename T, typename P>
 struct ParamWords {
   static constexpr int kPair = WordStep<T>::kPair;
@@ -196,7 +196,7 @@ struct ParamWords {
   using Raw = Bits<std::conditional_t<kBytes == 4, float, double>>;
   Raw raw[kWords] = {};
 
-  // From the lane's first element on, of which `left` exist unless all do.
+  // Reads from the lane's first element on, of which `left` exist unless all do.
   template <bool kWhole>
   __device__ void Load(const P* own, int left, int width, bool odd) {
 #pragma unroll
@@ -213,7 +213,7 @@ struct ParamWords {
     }
   }
 
-  // From shared memory, the lane's first element being at `own`.
+  // Reads from shared memory, where the lane's first element is at `own`.
   __device__ void ReadStaged(std::uint32_t own, int width) {
 #pragma unroll
     for (int k = 0; k < kWords; ++k) {

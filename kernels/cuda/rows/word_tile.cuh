@@ -1,11 +1,11 @@
 // Rows that begin or end between 16-byte boundaries, in registers.
 //
-// Where the length of a row is no multiple of 16 bytes, most rows of a tensor begin elsewhere in a
-// vector than their neighbours. So lanes do not hold the row's vectors but its words
+// If the length of a row is no multiple of 16 bytes, most rows of a tensor begin elsewhere in a
+// vector than their neighbours. Lanes therefore hold the row's words instead of its vectors
 // (word_step.cuh).
 //
-// Rows of whole vectors that begin elsewhere are loaded and stored in the same way, but summed as
-// the lanes hold them where they are aligned: bits do not depend on addresses.
+// Rows of whole vectors that begin elsewhere are loaded and stored in the same way, but summed in
+// the order of aligned rows: bits do not depend on addresses.
 
 #ifndef NORMD_KERNELS_CUDA_ROWS_WORD_TILE_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_WORD_TILE_CUH_
@@ -21,10 +21,10 @@
 
 namespace normd::norm::cuda {
 
-// What one lane of `width` holds of a run of a row: G vectors of words. The run begins at byte
-// `begin` of the row, from where on `bytes` of it exist (ClampToRun). In steps of a vector a lane,
-// all but the last are whole; the last one is in vectors[G - 1], wherever the run ends. All 32
-// lanes call every function together; with G > 1 `width` is 32 and they have the same row.
+// One lane's part of a run of a row, for `width` lanes: G vectors of words. The run begins at byte
+// `begin` of the row, and `bytes` of it exist (ClampToRun). In steps of a vector per lane, all but
+// the last are whole; the last one is in vectors[G - 1], wherever the run ends. All 32 lanes call
+// every function together; with G > 1 `width` is 32 and they have the same row.
 template <typename T, int G>
 class WordTile {
  public:
@@ -52,7 +52,8 @@ class WordTile {
       MoveDown(vectors, beyond, shift);
     }
   }
-  // Load in parts: asks for place i of the vectors; for all G places, in any order, before Settle.
+  // Load in parts: loads place i of the vectors; call it for all G places, in any order, before
+  // Settle.
   __device__ void Ask(int i, Vector (&vectors)[G], std::uint32_t* beyond) const {
     const int shift = Step::Shift(row_.x);
     const char* const own = row_.x + begin_ - shift + step_.lane * kWordBytes;
@@ -84,7 +85,7 @@ class WordTile {
       return SumAround<T, G>(vectors, whole, vectors[G - 1], present, step_.width, centered);
     });
   }
-  // As VectorTile's, from memory: to exchange the words once more would take registers.
+  // As VectorTile's, but from memory: exchanging the words again would take registers.
   __device__ ReferenceSums<A> SumTogetherAgain(const Vector (&)[G], A reference) const {
     ReferenceSums<A> sums = {reference};
     const T* const x = reinterpret_cast<const T*>(row_.x + begin_);
@@ -166,12 +167,12 @@ class WordTile {
   }
 
  private:
-  // Bytes of the row from the last step's first word on.
+  // The bytes of the row from the last step's first word on.
   __device__ int EndOfLast() const {
     return left_ == 0 ? 0 : left_ + Step::Shift(row_.x) - lead_ * step_.Bytes();
   }
 
-  // The words at place i of the vectors, the lane's first one being at `own`.
+  // Loads the words at place i of the vectors; the lane's first one is at `own`.
   __device__ void LoadPlace(const char* own, int i, Vector (&vectors)[G]) const {
     if (i + 1 < G) {
       vectors[i] = make_uint4(0, 0, 0, 0);
@@ -186,13 +187,13 @@ class WordTile {
       vectors[i] = step_.template Load<false>(own_last, end);
     }
   }
-  // What follows the last step's words.
+  // The words after the last step's.
   __device__ std::uint32_t LoadBeyond(const char* own) const {
     return static_cast<std::uint32_t>(
         step_.LoadWord(own + (lead_ + 1) * step_.Bytes(), EndOfLast() - step_.Bytes()));
   }
 
-  // Words become pairs that begin `shift` bytes further on. `beyond` is lane 0's.
+  // Moves words to pairs that begin `shift` bytes further on. `beyond` is lane 0's.
   __device__ void MoveDown(Vector (&vectors)[G], std::uint32_t beyond, int shift) const {
     Vector& last = vectors[G - 1];
 #pragma unroll
@@ -203,8 +204,8 @@ class WordTile {
     step_.MoveDown(last, beyond, shift);
   }
 
-  // sum(whole, present) while lanes hold the vectors of a row of whole ones, as VectorTile has
-  // them.
+  // Returns sum(whole, present), called while lanes hold the vectors of a row of whole ones, as in
+  // VectorTile.
   template <typename Function>
   __device__ auto Gathered(Vector (&vectors)[G], Function sum) const {
     const bool gather = G > 1 || whole_vectors_;
@@ -220,8 +221,8 @@ class WordTile {
     return sums;
   }
 
-  // Whether lines leave the L2 cache first: of float32 rows with the most vectors to a lane (0.92
-  // of a copy's speed so at 16383 elements, and 0.86 without); others lose by it.
+  // Whether lines leave the L2 cache first: for float32 rows with the most vectors per lane (at
+  // 16383 elements 0.92 of a copy's speed with it, 0.86 without). Others get slower.
   static constexpr bool kPasses = std::is_same_v<T, float> && G == kBlockManyVectors;
   using Step = WordStep<T, kPasses>;
   using WordBits = typename Step::WordBits;
@@ -229,8 +230,8 @@ class WordTile {
   static constexpr int kWords = Step::kWords;
   static constexpr int kPair = Step::kPair;
 
-  // Has an address worked out once, and not for each vector anew: with 16-bit elements, where
-  // instructions are scarcer than registers.
+  // Makes the compiler compute an address once, and not for each vector anew: for 16-bit elements,
+  // whose instructions are scarcer than registers.
   template <typename Pointer>
   __device__ static void KeepAddress(Pointer* address) {
     if constexpr (sizeof(T) == 2) asm volatile("" : "+l"(*address));
@@ -239,15 +240,15 @@ class WordTile {
   // Bytes of the run in its last step.
   __device__ int Rest() const { return bytes_ - lead_ * step_.Bytes(); }
 
-  // Elements of the last step that the lane holds.
+  // Elements of the last step in the lane.
   __device__ int ElementsOfLast() const {
     const int words = Rest() / kWordBytes;
     const bool half = Rest() % kWordBytes != 0 && (words & (step_.width - 1)) == step_.lane;
     return ShareOfLane(words, step_.lane, step_.width) * kPair + (kPair == 2 && half ? 1 : 0);
   }
 
-  // Where the lane's first element has its gamma and beta, and what the run's last step has of
-  // them.
+  // The place of the gamma and beta of the lane's first element, and the part of them in the run's
+  // last step.
   template <typename P>
   struct ElementPlace {
     const P* gamma;
@@ -269,7 +270,7 @@ class WordTile {
       odd = tile.Rest() % kWordBytes != 0;
     }
 
-    // Those of a step that begins `elements` behind the run's begin.
+    // The parameters of a step that begins `elements` after the run's begin.
     template <bool kWhole>
     __device__ void Read(int elements, int width, A (&gammas)[kCount], A (&betas)[kCount]) const {
       ParamWords<T, P> raw_gamma, raw_beta;
@@ -329,7 +330,7 @@ class WordTile {
         vectors, [](const Vector& vector, int, auto) { return vector; }, done);
   }
 
-  // Scales the words of step i, all of which exist if kWhole.
+  // Scales the words of step i; all of them exist if kWhole.
   template <bool kWhole, typename Place>
   __device__ void ScaleWords(const Place& place, const RunScale<T>& scale, int i,
                              const Vector& vector, A (&values)[kCount]) const {
@@ -366,7 +367,7 @@ class WordTile {
       StoreStep<false>(own_last, lead_, result(vectors[G - 1], lead_, std::false_type()), &carry);
     }
     done(G - 1);
-    // The last pair's second half lies in the step that follows.
+    // The last pair's second half is in the next step.
     if (sizeof(T) == 2 && Step::Shift(row_.y) != 0 && Rest() == step_.Bytes() &&
         step_.lane == step_.width - 1) {
       *reinterpret_cast<std::uint16_t*>(own_last + step_.Stride() * (kWords - 1) + kWordBytes) =
@@ -383,15 +384,15 @@ class WordTile {
         step_.MoveUp(vector, carry, shift);
       }
     }
-    // What precedes the run is not ours.
+    // The bytes before the run belong to another row.
     const bool begins = sizeof(T) == 2 && i == 0 && shift != 0 && step_.lane == 0;
     step_.template Store<kWhole>(own, vector, Rest() == 0 ? 0 : Rest() + shift, begins);
   }
 
   const Row& row_;
   const int begin_;
-  const int left_;   // In the row from the run's begin on, at most 16 more than the run has.
-  const int bytes_;  // In the run.
+  const int left_;   // Bytes of the row from the run's begin on, at most 16 more than the run has.
+  const int bytes_;  // Bytes of the run.
   const int lead_;   // Steps before the last.
   const Step step_;
   const bool whole_vectors_;

@@ -1,7 +1,7 @@
 // A dynamic row scheduler: teams of blocks draw rows from a counter in the workspace while a kernel
-// runs. Multiprocessors differ by a third in the memory bandwidth that they get under full load, so
-// equal shares would leave the fast ones idle at the end. Which block computes a row changes
-// nothing in its bits.
+// runs. Under full load multiprocessors differ by a third in the memory bandwidth that they get, so
+// equal shares would leave the fast ones idle at the end. The block that computes a row does not
+// change its bits.
 
 #ifndef NORMD_KERNELS_CUDA_ROWS_WORK_COUNTER_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_WORK_COUNTER_CUH_
@@ -23,13 +23,13 @@ struct ExchangeArea {
 };
 static_assert(sizeof(ExchangeArea) == kExchangeBytes);
 
-// All threads of every block call it last: the last block to do so zeroes the area for the next
-// launch, with `words` of its words.
+// All threads of every block call it last: the last block to do so zeroes the area, with `words` of
+// its words, for the next launch.
 __device__ inline void LeaveExchange(ExchangeArea* area, unsigned words) {
   __shared__ bool last;
   __syncthreads();
   if (threadIdx.x == 0) {
-    __threadfence();  // What this block does in the area comes before it says that it leaves.
+    __threadfence();  // Orders this block's accesses to the area before it reports that it leaves.
     last = atomicAdd(&area->leaving, 1) == gridDim.x - 1;
     __threadfence();
   }
@@ -58,8 +58,8 @@ class RowScheduler {
     return turn == 0 ? first_ + teams_ : row;
   }
 
-  // After the team's last turn, if it had any. A number is drawn for each row that is computed:
-  // who holds the last of all leaves the counter as it was.
+  // Call after the team's last turn, if it had any. A number is drawn for each computed row: the
+  // team with the last one resets the counter.
   __device__ void Leave(std::uint32_t rows) const {
     if (threadIdx.x % kLanes == 0 && drawn_ == rows - 1) *next_row_ = 0;
   }
@@ -68,7 +68,7 @@ class RowScheduler {
   unsigned* const next_row_;
   const std::uint32_t first_;
   const std::uint32_t teams_;
-  unsigned drawn_ = 0;  // Being fetched.
+  unsigned drawn_ = 0;  // In flight.
 };
 
 }  // namespace normd::norm::cuda

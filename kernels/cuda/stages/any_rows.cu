@@ -1,15 +1,14 @@
-// Any rows with any stages: the kernel that computes what no other does, and the statistics that a
-// request wants beside results that other kernels compute.
+// Any rows with any stages: computes whatever no other kernel can, and the statistics that a
+// request wants beside results of other kernels.
 //
 // Phases: a team (lanes of a warp, or a block) reads its row in chunks of the plan's vectors for
-// each thread, takes its statistics, and writes residual_out; with Style::kTensor it does the same
-// with the row's style tensor before. Then it reads the row again and writes the results; where a
-// row has a scale of its own it first reads it once more for the largest of them.
+// each thread, takes its statistics, and writes residual_out. With Style::kTensor it first does the
+// same with the row's style tensor. Then it reads the row again and writes the results; if a row
+// has a scale of its own, it first reads it once more for the largest result.
 // Bytes: rows up to some 100 KiB come from the caches when they are read again. Elements are read
-// in 16-byte vectors where rows lie together at such addresses, and else one by one.
+// in 16-byte vectors if rows are contiguous at suitable addresses, else one by one.
 // Determinism: the plan cuts rows for this kernel, lean_rows.cu and quantized_rows.cu alike, and
-// all add in the same order, so that a row's bits are the same at addresses that only this kernel
-// takes.
+// all add in the same order. A row thus has the same bits at addresses that only this kernel takes.
 
 #include <cuda_runtime.h>
 
@@ -20,10 +19,10 @@
 namespace normd::norm::cuda {
 namespace {
 
-constexpr int kThreads = 256;  // Of blocks of short rows.
+constexpr int kThreads = 256;  // For blocks of short rows.
 
-// Calls visit(at) for each vector of a thread's, also those of which nothing is present, in the
-// whole chunks of a row of `length` elements, of which `elements` exist.
+// Calls visit(at) for each of a thread's vectors, even those without present elements, in the whole
+// chunks of a row of `length` elements, of which `elements` exist.
 template <typename T, typename Visit>
 __device__ inline void ForVectors(const StageTeam<>& team, std::int64_t length,
                                   std::int64_t elements, Visit visit) {
@@ -39,7 +38,7 @@ __device__ inline void ForVectors(const StageTeam<>& team, std::int64_t length,
   }
 }
 
-// Sums a thread's elements vector by vector, where the order allows: relative to the mean of the
+// Sums a thread's elements vector by vector, if the order allows it: relative to the mean of the
 // first vector of each chunk.
 template <typename T>
 class StreamedSums {
@@ -59,7 +58,7 @@ class StreamedSums {
       AddUncentered<T, true>(statistics_, values, present, squares_, &largest_);
     }
   }
-  // Those of the chunk that ends here.
+  // The moments of the chunk that ends here.
   __device__ Moments<A> Finish() {
     const Moments<A> moments = statistics_ == Statistics::kMeanVariance
                                    ? MomentsOfSums(reference_, sums_[0] + sums_[1],
@@ -78,8 +77,8 @@ class StreamedSums {
   MagnitudeBits<A> largest_ = 0;
 };
 
-// The same where the reference is the mean of a chunk, which is held in registers for that. The
-// vectors move up: an index that is no constant would put them into memory.
+// The same with the mean of a chunk as reference, which stays in registers for that. The vectors
+// move up: a variable index would put them into memory.
 template <typename T>
 class HeldSums {
  public:
@@ -118,7 +117,7 @@ class HeldSums {
   int present_[kManyVectors] = {};
 };
 
-// The statistics of what a thread holds of a row: input(at, values) gives its elements.
+// The statistics of a thread's part of a row: input(at, values) gives its elements.
 template <typename T, typename Input>
 __device__ inline Moments<Accumulator<T>> OwnStatistics(Statistics statistics,
                                                         const StageTeam<>& team,
@@ -139,12 +138,12 @@ __device__ inline Moments<Accumulator<T>> OwnStatistics(Statistics statistics,
   return total;
 }
 
-// What a team holds of a row of `elements`, merged.
+// Merges a team's parts of a row of `elements` elements.
 template <typename A>
 __device__ inline Moments<A> MergeOwn(Statistics statistics, const Moments<A>& own,
                                       std::int64_t elements, const StageTeam<>& team,
                                       WarpPartials<Moments<A>>& partials) {
-  // Sums that have no mean need no count on their way.
+  // Sums without a mean need no count until the end.
   const bool counted = team.warps > 0 && statistics == Statistics::kMeanVariance;
   const A count = counted ? GroupSum(own.count, kLanes) : A(1);
   return MergeTeam(statistics, own, count, static_cast<A>(elements), team, partials);
@@ -182,7 +181,7 @@ __device__ inline StyleOfRow<T> TakeStyle(const StageBatch& batch, const StageRo
   return {sqrt((variance < 0 ? A(0) : variance) + batch.eps.As<A>()), all.reference + all.mean};
 }
 
-// The team's row, from what it is normalized by to its results.
+// Takes the team's row from its statistics to its results.
 template <typename T>
 class RowOutput {
  public:
@@ -229,8 +228,8 @@ class RowOutput {
     });
   }
 
-  // Blocks are vectors of lanes that lie together; of float64, one half is the team's lanes that
-  // differ in bit 5 of the vector's number, whose results each lane works out as well.
+  // Blocks are vectors of adjacent lanes. With float64, half a block is the team's lanes that
+  // differ in bit 5 of the vector's number; each lane computes their results as well.
   __device__ void WriteBlocks() const {
     constexpr int kVectors = static_cast<int>(kQuantizationBlock) / kCount;
     constexpr int kOthers = 32;
@@ -268,7 +267,7 @@ class RowOutput {
   }
 
  private:
-  // With scaled_first and without `whole`, what remains to be multiplied with rstd.
+  // With scaled_first and without `whole`, the values still to be multiplied with rstd.
   __device__ void Results(const StageElements& at, A (&values)[kCount], bool whole = true) const {
     access_.Input(at, batch_.residual_out, values);
     if (batch_.scaled_first) {
@@ -301,7 +300,7 @@ __global__ void __launch_bounds__(kStageWarps* kLanes)
   const StageTeam<> team(width, warps, vectors);
   const std::uint32_t index =
       warps == 0 ? blockIdx.x * (kThreads / width) + threadIdx.x / width : blockIdx.x;
-  // Lanes behind the last row keep company: shuffles want the whole warp.
+  // Lanes after the last row take part: shuffles need the whole warp.
   const bool exists = index < batch.rows;
   const StageRow row = FindStageRow(batch, exists ? index : batch.rows - 1);
   const std::int64_t elements = exists ? row.segment->elements : 0;

@@ -1,4 +1,4 @@
-// What concerns the channels of a part of a row, in shared memory: for rows whose elements share
+// The factors of the channels in a part of a row, in shared memory: for rows whose elements share
 // channels, in runs or, channels last, in turn.
 
 #ifndef NORMD_KERNELS_CUDA_STAGES_CHANNEL_TABLE_CUH_
@@ -10,7 +10,7 @@ namespace normd::norm::cuda {
 
 class ChannelTable {
  public:
-  // Of `elements` elements of a row from `first` on; 0 entries: there is no table.
+  // For `elements` elements of a row from `first` on; 0 entries: there is no table.
   __device__ ChannelTable(const StageBatch& batch, const StageRow& row, int first, int elements,
                           int entries, float4* memory)
       : batch_(batch),
@@ -39,16 +39,16 @@ class ChannelTable {
     __syncthreads();
   }
 
-  // Of the channel of an element, by its place in the part: factor and offset of what is
-  // normalized, and the gate.
+  // The factor and offset of normalized elements, and the gate, of an element's channel, by the
+  // element's place in the part.
   __device__ float4 Of(int element) const { return memory_[EntryOf(element)]; }
 
-  // Whether the elements from `element` on that are present have one channel.
+  // Whether the present elements from `element` on have one channel.
   __device__ bool HasOneChannel(int element, int present) const {
     return EntryOf(element) == EntryOf(element + present - 1);
   }
 
-  // Scales and shifts the elements from `element` on that are present. kOne: they have one channel.
+  // Scales and shifts the present elements from `element` on. kOne: they have one channel.
   template <bool kOne, int N>
   __device__ void Modulate(int element, int present, float (&values)[N]) const {
     std::uint32_t entry = EntryOf(element);
@@ -78,7 +78,7 @@ class ChannelTable {
     return row_.segment->run.Divide(place) - first_channel_;
   }
 
-  // gamma or beta; with kMix in the order of the table.
+  // gamma or beta; with kMix summed in the order of the table.
   __device__ float OfStyle(const ParamVector& param, std::int64_t channel) const {
     const void* const style = row_.segment->style;
     if (batch_.style == Style::kMix) {
@@ -123,7 +123,7 @@ class ChannelTable {
   const std::uint32_t first_;
   const bool in_turn_;
   const int entries_;
-  std::uint32_t first_channel_ = 0;  // Of the row's group.
+  std::uint32_t first_channel_ = 0;  // The first channel of the row's group.
   std::uint32_t count_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// How the threads of a tile of columns.cu that share a position merge what they hold of it.
+// Merges the partials of threads that share a position of a tile of columns.cu.
 
 #ifndef NORMD_KERNELS_CUDA_STAGES_COLUMN_MERGE_CUH_
 #define NORMD_KERNELS_CUDA_STAGES_COLUMN_MERGE_CUH_
@@ -7,10 +7,10 @@
 
 namespace normd::norm::cuda {
 
-// Where the parts of a position meet.
+// The partials of a tile's positions in shared memory.
 struct ColumnMerge {
-  int positions;  // Of a tile.
-  int parts;      // Of a position: what one warp holds of it.
+  int positions;  // In a tile.
+  int parts;      // Per position: each is one warp's share.
   int splits_of_part;
 
   __device__ ColumnMerge(const ColumnPlace& place, int per_vector)
@@ -19,7 +19,7 @@ struct ColumnMerge {
         splits_of_part(place.splits / parts) {}
 };
 
-// Leaves what a warp holds of its positions for the others.
+// Leaves a warp's share of its positions for the others.
 template <typename T>
 __device__ inline void PutPartials(const ColumnPlace& place,
                                    const Moments<float> (&moments)[kPerVector<T>],
@@ -34,9 +34,8 @@ __device__ inline void PutPartials(const ColumnPlace& place,
   }
 }
 
-// Merges the partials of each position, and leaves in `scales`, which may be `slots`, what it is
-// normalized by. Lanes that lie together share a position where there are more threads than
-// positions.
+// Merges the partials of each position, and leaves its normalization in `scales`, which may be
+// `slots`. Adjacent lanes share a position if there are more threads than positions.
 template <typename T>
 __device__ inline void MergePositions(const StageBatch& batch, const ColumnPlace& place,
                                       const PositionSlot* slots, PositionSlot* scales) {

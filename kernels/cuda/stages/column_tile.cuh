@@ -1,4 +1,4 @@
-// A tile of columns.cu: positions by channels, what a thread holds of it, from the loads to the
+// A tile of columns.cu: positions by channels. A thread's part of it, from the loads to the
 // results.
 
 #ifndef NORMD_KERNELS_CUDA_STAGES_COLUMN_TILE_CUH_
@@ -11,17 +11,17 @@
 namespace normd::norm::cuda {
 
 inline constexpr int kColumnThreads = 256;
-inline constexpr int kColumnChannels = 16;  // Of a thread.
+inline constexpr int kColumnChannels = 16;  // Per thread.
 inline constexpr int kMaxColumnSplits = 64;
 inline constexpr int kMaxColumnChannels = kColumnChannels * kMaxColumnSplits;
 inline constexpr int kColumnWarps = kColumnThreads / kLanes;
 inline constexpr int kMaxLanesOfPosition = kMaxColumnSplits / kColumnWarps;
 
-// A position's statistics, and then what it is normalized by.
+// A position's statistics, which its normalization replaces.
 struct PositionSlot {
-  float reference;  // Then the mean,
-  float mean;       // rstd,
-  float m2;         // and what is added for the mean's residue.
+  float reference;  // Later the mean.
+  float mean;       // Later rstd.
+  float m2;         // Later the term for the mean's residue.
   float count;
 
   __device__ static PositionSlot Of(const Moments<float>& moments) {
@@ -54,16 +54,16 @@ __device__ inline void StorePositions(char* address, const Vector& vector, int p
   }
 }
 
-// Where a thread is.
+// A thread's place.
 struct ColumnPlace {
   const StageSegment* segment;
   std::int64_t sample;
   std::int64_t first_channel;
-  std::int64_t row;       // Number of the group's first position among the segment's rows.
-  std::int64_t position;  // The first of its own.
-  int present;            // Of its positions.
+  std::int64_t row;       // The group's first position, counted in the segment's rows.
+  std::int64_t position;  // The first of the thread's positions.
+  int present;            // The number of its positions that exist.
   int split;
-  int vector;   // Of positions, in the tile.
+  int vector;   // A vector of positions, in the tile.
   int vectors;  // In a tile.
   int splits;
 };
@@ -95,7 +95,7 @@ __device__ inline ColumnPlace FindColumns(const StageBatch& batch, int splits,
   return place;
 }
 
-// Factor and offset of each channel of the group.
+// The factor and offset of each channel of the group.
 __device__ inline void FillChannels(const StageBatch& batch, const ColumnPlace& place,
                                     ChannelFactors<float> (&channels)[kMaxColumnChannels]) {
   for (auto c = static_cast<int>(threadIdx.x); c < batch.channels_per_group; c += kColumnThreads) {
@@ -146,8 +146,8 @@ class Columns {
     }
   }
 
-  // Asks for the thread's part of the tile, in the thread's own part of shared memory: `staging` is
-  // its first vector there.
+  // Loads the thread's part of the tile into the thread's own part of shared memory, whose first
+  // vector is `staging`.
   __device__ void Request(std::uint32_t staging) const {
     const std::uint64_t policy = KeepPolicy();
     const char* from = place_.segment->x + begin_;
@@ -156,7 +156,7 @@ class Columns {
       if (Exists(i)) CopyToShared(staging + i * kColumnThreads * kVectorBytes, from, policy);
     }
   }
-  // Takes what Request has asked for and the caller has awaited.
+  // Takes the vectors that Request has loaded and the caller has awaited.
   __device__ void Take(const Vector* staging) {
 #pragma unroll
     for (int i = 0; i < kColumnChannels; ++i) {
@@ -183,8 +183,8 @@ class Columns {
     }
   }
 
-  // The statistics of the channels at each of the thread's positions that the lanes of its warp
-  // hold together, in the lowest of them.
+  // The statistics of the channels that the warp's lanes hold together, at each of the thread's
+  // positions, in the lowest of these lanes.
   __device__ void Sum(Moments<float> (&moments)[kCount]) const {
     float reference[kCount] = {}, sum[kCount] = {}, squares[kCount] = {};
     int count = held_;
@@ -262,7 +262,7 @@ class Columns {
   }
 
  private:
-  // The compiler would otherwise work each channel's offset out anew.
+  // Otherwise the compiler computes each channel's offset anew.
   __device__ static std::int64_t Opaque(std::int64_t value) {
     asm volatile("" : "+l"(value));
     return value;
@@ -282,8 +282,8 @@ class Columns {
     }
   }
 
-  // The mean of what the thread holds, or for 16 bits that of the first channels that the warp
-  // holds of the position, so that its sums need no more than to be added.
+  // The mean of the thread's elements; for 16 bits the mean of the first channels that the warp
+  // holds of the position, so that its sums only have to be added.
   __device__ void Reference(int count, float (&reference)[kCount]) const {
     if constexpr (kMeanReference<T>) {
       ForValues([&](int j, float value) { reference[j] += value; });
@@ -303,7 +303,7 @@ class Columns {
     }
   }
 
-  // Adds up what the lanes hold that share a position.
+  // Adds up the values of lanes that share a position.
   __device__ void AddLanes(float (&values)[kCount]) const {
 #pragma unroll
     for (int offset = kLanes / 2; offset >= kLanes / kMaxLanesOfPosition; offset /= 2) {
@@ -334,7 +334,7 @@ class Columns {
 
   const StageBatch& batch_;
   const ColumnPlace& place_;
-  const int held_;           // Channels of the thread.
+  const int held_;           // The thread's channels.
   const std::int64_t step_;  // Bytes between the thread's channels.
   const std::int64_t begin_;
   Vector x_[kColumnChannels];

@@ -1,17 +1,16 @@
 // Rows of positions, channels first: tiles of positions by all channels of a group, in registers.
 //
-// Phases: a thread takes up to 16 channels at the 16 bytes of positions that are its own, so that
-// neighbours read neighbouring bytes; it sums them for each position, threads that share a
-// position merge by shuffles and through shared memory, and every thread scales what it holds.
-// Each channel's factor and offset are worked out once for all positions of a tile. From 8.0 on
-// blocks stay, and while one works on a tile each thread's part of the next comes into shared
-// memory, where the thread alone reads it.
+// Phases: a thread takes up to 16 channels at its own 16 bytes of positions, so that neighbours
+// read neighbouring bytes. It sums them for each position, threads that share a position merge by
+// shuffles and through shared memory, and every thread scales its elements. Each channel's factor
+// and offset are computed once for all positions of a tile. From 8.0 on blocks are persistent:
+// while a block works on a tile, each thread's part of the next arrives in shared memory, where
+// only that thread reads it.
 // Bytes: each element is read once and written once.
-// Occupancy: two blocks of 256 threads with 16 vectors each, 128 KiB of tiles at work and as many
-// on their way to a multiprocessor.
+// Occupancy: two blocks of 256 threads with 16 vectors each: 128 KiB of tiles in work on a
+// multiprocessor, and as many in flight.
 // Determinism: which thread sums a channel, and the order of merges, follow from the number of
-// channels alone. Positions at other addresses, and fewer than a vector holds, are read one by
-// one.
+// channels alone. Positions at other addresses, and fewer than a vector holds, are read one by one.
 
 #include <cuda_runtime.h>
 
@@ -26,10 +25,10 @@ namespace normd::norm::cuda {
 namespace {
 
 constexpr int kBlocksOfMultiprocessor = 2;
-// Fewer make tiles of so many positions that their partials do not fit beside the next tile.
+// With fewer, a tile has so many positions that their partials do not fit beside the next tile.
 constexpr int kMinStreamedSplits = 4;
 
-// How many threads share a position: the fewest that hold its channels, a power of two.
+// The number of threads that share a position: the fewest that hold its channels, a power of two.
 int SplitsOf(std::int64_t channels) {
   int splits = 1;
   while (std::int64_t{splits} * kColumnChannels < channels) splits *= 2;
@@ -59,7 +58,7 @@ __global__ void __launch_bounds__(kColumnThreads, kBlocksOfMultiprocessor)
   held.Write(slots, channels);
 }
 
-// What a block of ColumnStream keeps in shared memory, beside the next tile and the partials.
+// Shared memory of a block of ColumnStream beside the next tile and the partials.
 constexpr std::size_t kStagingBytes = std::size_t{kColumnChannels} * kColumnThreads * kVectorBytes;
 std::size_t StreamBytes(int splits, int per_vector) {
   const std::size_t positions = static_cast<std::size_t>(kColumnThreads / splits * per_vector);
@@ -68,9 +67,9 @@ std::size_t StreamBytes(int splits, int per_vector) {
          kMaxColumnChannels * sizeof(ChannelFactors<float>);
 }
 
-// Tiles in turn. Partials are written before the first barrier of a tile and read before the
-// second; scales and factors are written between the two and read behind them, up to the next
-// tile's first.
+// Processes tiles in turn. Partials are written before the first barrier of a tile and read before
+// the second. Scales and factors are written between the two and read after them, until the next
+// tile's first barrier.
 template <typename T>
 __global__ void __launch_bounds__(kColumnThreads, kBlocksOfMultiprocessor)
     ColumnStream(const __grid_constant__ StageBatch batch, const int splits) {
@@ -86,7 +85,7 @@ __global__ void __launch_bounds__(kColumnThreads, kBlocksOfMultiprocessor)
       *reinterpret_cast<ChannelFactors<float>(*)[kMaxColumnChannels]>(scales + merge.positions);
   AwaitPreviousKernel();
   Columns<T, true>(batch, place).Request(SharedAddress(own));
-  std::int64_t filled = -1;  // The sample's first channel whose factors are there.
+  std::int64_t filled = -1;  // The first channel of the sample whose factors are in the table.
 #pragma unroll 1
   for (std::uint32_t tile = blockIdx.x; tile < batch.rows; tile += gridDim.x) {
     Columns<T, true> held(batch, place);
@@ -173,7 +172,7 @@ cudaError_t LaunchColumns(const Launch& launch, StageBatch batch) {
         static_cast<unsigned>(kBlocksOfMultiprocessor * launch.limits.multiprocessors);
     LaunchShape shape = {resident, dim3(kColumnThreads), StreamBytes(splits, kPerVector<T>)};
     const std::size_t room = launch.limits.shared_bytes_per_block / kBlocksOfMultiprocessor;
-    // float32's sums are fewer, and blocks that do not stay keep the memory as busy.
+    // float32 needs fewer sums, and blocks that are not persistent keep the memory as busy.
     if constexpr (sizeof(T) == 2) {
       if (aligned && blocks > resident && splits >= kMinStreamedSplits &&
           shape.shared_bytes <= room) {

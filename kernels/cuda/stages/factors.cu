@@ -1,8 +1,8 @@
 // Factors and offsets of each sample's channels, for specialised kernels that take them as gamma
 // and beta.
 //
-// Bytes: two numbers for a channel of a sample, at most a sixteenth of its bytes (stage_plan.cc).
-// A style tensor is read once, by the kernel of any rows.
+// Bytes: two numbers per channel of a sample, at most a sixteenth of its bytes (stage_plan.cc). A
+// style tensor is read once, by the kernel of any rows.
 
 #include <cuda_runtime.h>
 
@@ -38,7 +38,7 @@ struct FactorsTask {
   void* offsets;
 };
 
-// gamma or beta of a sample's channel; kMix: in the order of the table.
+// gamma or beta of a sample's channel; with kMix summed in the order of the table.
 template <typename A>
 __device__ inline A OfStyle(const FactorsTask& task, const ParamVector& param, std::int64_t sample,
                             std::int64_t channel) {

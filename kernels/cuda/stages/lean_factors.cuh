@@ -1,4 +1,4 @@
-// What scales and shifts the rows of lean_rows.cu: loaded with each row, or shared by several.
+// The factors and offsets of the rows of lean_rows.cu: loaded with each row, or shared by several.
 
 #ifndef NORMD_KERNELS_CUDA_STAGES_LEAN_FACTORS_CUH_
 #define NORMD_KERNELS_CUDA_STAGES_LEAN_FACTORS_CUH_
@@ -9,7 +9,7 @@
 
 namespace normd::norm::cuda {
 
-// Elements [index, index + N) of an array of type P at an address that 16-byte loads like.
+// Elements [index, index + N) of an array of type P at an address that suits 16-byte loads.
 template <typename P, int N>
 __device__ inline void LoadWhole(const void* data, std::int64_t index, float (&values)[N]) {
   const P* const address = static_cast<const P*>(data) + index;
@@ -33,8 +33,8 @@ __device__ inline void LoadLeanParam(const ParamVector& param, int channel,
   }
 }
 
-// What scales and shifts the normalized elements of a vector, from its first channel in the first
-// group's arrays and the addresses of its channels in the sample's.
+// The factors and offsets of a vector's normalized elements, from its first channel in the first
+// group's arrays and the addresses of its channels in the sample's arrays.
 template <typename Kind>
 __device__ inline void LoadFactors(const StageBatch& batch, int channel, const char* scale,
                                    const char* shift,
@@ -49,7 +49,7 @@ __device__ inline void LoadFactors(const StageBatch& batch, int channel, const c
   }
   if (batch.gamma.data != nullptr) {
     LoadLeanParam<T>(batch.gamma, channel, factor);
-    // Without an offset nothing but a zero's sign would change, which the next sum takes away.
+    // Without an offset only the sign of zeros would change, which the next sum removes.
     if (batch.weight_offset.narrow != 0) {
 #pragma unroll
       for (float& value : factor) value += batch.weight_offset.narrow;
@@ -79,7 +79,7 @@ __device__ inline void LoadFactors(const StageBatch& batch, int channel, const c
 }
 
 // The factors and offsets of a row's elements, in shared memory. Four floats of a vector's channels
-// lie together, beside those of the next vector, so that lanes read consecutive bytes.
+// are adjacent, beside those of the next vector, so that lanes read consecutive bytes.
 template <typename T>
 class LeanTable {
  public:
@@ -99,7 +99,7 @@ class LeanTable {
       memory_[(kParts + k) * vectors_ + vector] = FloatsOf(offset, k);
     }
   }
-  // Of a vector that does not exist, those of the last.
+  // For a vector that does not exist, the values of the last one.
   __device__ void Get(int vector, float (&factor)[kCount], float (&offset)[kCount]) const {
     const std::uint32_t stride = vectors_ * kVectorBytes;
     std::uint32_t from = address_ + min(vector, vectors_ - 1) * kVectorBytes;

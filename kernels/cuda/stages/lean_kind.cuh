@@ -1,4 +1,4 @@
-// The kernels of lean_rows.cu: what each is compiled for, and where its rows are.
+// The kernels of lean_rows.cu: the kinds they are compiled for, and the places of their rows.
 
 #ifndef NORMD_KERNELS_CUDA_STAGES_LEAN_KIND_CUH_
 #define NORMD_KERNELS_CUDA_STAGES_LEAN_KIND_CUH_
@@ -7,41 +7,41 @@
 
 namespace normd::norm::cuda {
 
-// How a kernel finds what scales and shifts: not at all; loads it with each row; the same, where it
-// is one array and perhaps another of x's type, the sample's scale and shift or gamma and beta,
-// after the statistics or ahead of them (IsSmall); in shared memory, where the rows of a block
-// share it.
+// How a kernel gets factors and offsets. kNone: there are none. kLoaded: loads them with each row.
+// kDirect and kAhead: the same for one array and perhaps another of x's type (the sample's scale
+// and shift, or gamma and beta), after the statistics or ahead of them (IsSmall). kTable: in shared
+// memory, if the rows of a block share them.
 enum class LeanFactors { kNone, kLoaded, kDirect, kAhead, kTable };
 
-// What a kernel can do beside a norm with gamma and beta, fixed when it is compiled so that the
-// common cases are short: at run time a row may have less.
+// The abilities of a kernel beyond a norm with gamma and beta, fixed at compile time so that the
+// common cases are short: at run time a row may need less.
 template <typename T, int kVectorsHeld, bool kResidualIn, bool kOtherIn, bool kModulatedBy,
           bool kQuantizedTo, LeanFactors kFactors = LeanFactors::kLoaded, bool kSquaresOf = false>
 struct LeanKind {
   using Type = T;
-  static constexpr int kVectors = kVectorsHeld;  // Of a thread.
+  static constexpr int kVectors = kVectorsHeld;  // Per thread.
   static constexpr bool kAffine = kFactors != LeanFactors::kNone;
   static constexpr bool kTable = kFactors == LeanFactors::kTable;
   static constexpr bool kAhead = kFactors == LeanFactors::kAhead;
   static constexpr bool kDirect = kFactors == LeanFactors::kDirect || kAhead;
-  // Whether nothing branches between the vectors of a row, so that their instructions mix.
+  // Whether there is no branch between the vectors of a row, so that their instructions interleave.
   static constexpr bool kStraight = kTable || kDirect;
   static constexpr bool kResidual = kResidualIn;    // Always.
   static constexpr bool kOther = kOtherIn;          // Always.
   static constexpr bool kModulated = kModulatedBy;  // By scale, shift and gate.
   static constexpr bool kQuantized = kQuantizedTo;
-  // Whether statistics are of squares; else, with kStraight, of mean and variance.
+  // Whether statistics are of squares. If not, with kStraight, they are of mean and variance.
   static constexpr bool kSquares = kSquaresOf;
-  // Whether statistics may be of absolutes; and whether results may have x's type for all that.
+  // Whether statistics may be of absolutes; results may then still have x's type.
   static constexpr bool kAbsolutes = kModulated && !kStraight;
   static constexpr bool kMayNarrow = !kQuantized || !kTable;
   static constexpr bool kSecond = kResidual || kOther;
-  // Whether all results are in registers at once; else those that have a scale of their own are
-  // worked out twice.
+  // Whether all results are in registers at once. If not, results with a scale of their own are
+  // computed twice.
   static constexpr bool kHeld = kQuantized && !(kModulated && kSecond);
   // Whether there are registers to keep elements unpacked from the sums to the results.
   static constexpr bool kUnpacked = kVectors == kManyVectors && kQuantized;
-  // Vectors whose results are worked out together. All at once take fewer moves, two less code.
+  // Vectors whose results are computed together. All at once take fewer moves, two take less code.
   static constexpr int kStep = kModulated && kQuantized ? 2 : kVectors;
 };
 
@@ -49,16 +49,16 @@ struct LeanKind {
 template <typename Kind>
 using LeanTeam = StageTeam<Kind::kTable>;
 
-// Where a row is. Addresses are those of the thread's first vector.
+// The place of a row. Addresses are those of the thread's first vector.
 struct LeanPlace {
   const char* x;
   char* y;
   const char* second;
   char* sum;
-  // Bytes before the thread's first channel in what a sample has for each, with kDirect and without
-  // kModulated in gamma and beta.
+  // Bytes before the thread's first channel in the sample's per-channel arrays; with kDirect and
+  // without kModulated, in gamma and beta.
   std::int64_t of_channels;
-  int first_channel;  // That of the thread's first vector, in the first group's arrays.
+  int first_channel;  // The channel of the thread's first vector, in the first group's arrays.
   int segment;
   std::uint32_t local;  // Row of the segment.
 };
@@ -107,7 +107,7 @@ __device__ inline LeanPlace PlaceLeanRow(const StageBatch& batch, const LeanTeam
 // Rows of a segment that the teams of a block take in turn.
 struct LeanRun {
   int segment = 0;
-  std::uint32_t first = 0;   // Of the segment's.
+  std::uint32_t first = 0;   // In the segment.
   std::uint32_t shared = 0;  // Which rows of shared factors they are.
   int rows = 0;
 };

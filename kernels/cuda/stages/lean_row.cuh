@@ -1,4 +1,4 @@
-// A row of lean_rows.cu: what a thread holds of it, from the loads to the results.
+// A row of lean_rows.cu: a thread's part of it, from the loads to the results.
 
 #ifndef NORMD_KERNELS_CUDA_STAGES_LEAN_ROW_CUH_
 #define NORMD_KERNELS_CUDA_STAGES_LEAN_ROW_CUH_
@@ -8,7 +8,7 @@
 
 namespace normd::norm::cuda {
 
-// What a thread holds of a row.
+// A thread's part of a row.
 template <typename Kind>
 class LeanRow {
  public:
@@ -39,8 +39,8 @@ class LeanRow {
     if constexpr (Kind::kResidual) AddResidual();
   }
 
-  // Elements of the row that the thread's warp holds, where the team has warps. For sums of squares
-  // it only has to be positive, and with kAhead it is not counted; other kernels count it, because
+  // The row's elements in the thread's warp, if the team has warps. For sums of squares the count
+  // only has to be positive, and with kAhead it is not computed. Other kernels compute it, because
   // the compiler otherwise loads half of a row late (docs/experiments.md).
   __device__ float CountOfWarp() const {
     if constexpr (Kind::kAhead && Kind::kSquares) return 1;
@@ -65,8 +65,8 @@ class LeanRow {
     }
   }
 
-  // Works the results out and writes them; before that once for their largest, where a row has a
-  // scale of its own.
+  // Computes the results and writes them; if a row has a scale of its own, computes them once
+  // before that for their largest.
   __device__ void Write(const RowScale<float>& scale, WarpPartials<std::uint32_t>& partials) {
     if constexpr (Kind::kHeld) {
       WriteHeld(scale, partials);
@@ -87,7 +87,7 @@ class LeanRow {
     ForResults(scale, [&](int i, const float(&values)[kCount]) { Store(i, values, factor); });
   }
 
-  // The statistics as far as sums, merges and means depend on them.
+  // The statistics in the form that sums, merges and means depend on.
   __device__ Statistics statistics() const {
     if constexpr (!Kind::kStraight && !Kind::kSquares) return batch_.statistics;
     return Kind::kSquares ? Statistics::kMeanSquare : Statistics::kMeanVariance;
@@ -147,15 +147,15 @@ class LeanRow {
     }
   }
 
-  // Where the elements of `array` for the channels of vector i begin.
+  // The begin of the elements of `array` for the channels of vector i.
   __device__ const char* OfChannels(const void* array, int i) const {
     return static_cast<const char*>(array) + place_.of_channels + Offset(i);
   }
-  // Those elements; zeros where there is no such vector.
+  // These elements; zeros if there is no such vector.
   __device__ Vector LoadOfChannels(const void* array, int i) const {
     return Exists(i) ? __ldg(reinterpret_cast<const uint4*>(OfChannels(array, i))) : Vector();
   }
-  // With kDirect: what scales and shifts vector i.
+  // With kDirect: the factors or offsets of vector i.
   __device__ Vector LoadFactor(int i) const {
     return LoadOfChannels(Kind::kModulated ? segment().scale : batch_.gamma.data, i);
   }
@@ -164,7 +164,7 @@ class LeanRow {
     return array != nullptr ? LoadOfChannels(array, i) : Vector();
   }
 
-  // What stands for a gate that is absent: x times 1 is x.
+  // Replaces an absent gate: x times 1 is x.
   __device__ static Vector Ones() {
     float values[kCount];
 #pragma unroll
@@ -192,7 +192,7 @@ class LeanRow {
     }
   }
 
-  // The same with the results in registers in between.
+  // The same, with the results in registers in between.
   __device__ void WriteHeld(const RowScale<float>& scale, WarpPartials<std::uint32_t>& partials) {
     float results[Kind::kVectors][kCount];
     float largest = 0;
@@ -213,7 +213,7 @@ class LeanRow {
     for (int i = 0; i < Kind::kVectors; ++i) Store(i, results[i], factor);
   }
 
-  // What a row's results are multiplied with, from the largest that the thread holds.
+  // The factor of a row's results, from the thread's largest.
   __device__ float FactorOfRow(float largest, WarpPartials<std::uint32_t>& partials) const {
     const std::uint32_t of_row = LargestOfTeam(Magnitude(largest), team_, partials);
     const QuantizationFactor<float> own(batch_.quantization, FromMagnitude(of_row));
@@ -223,8 +223,7 @@ class LeanRow {
     return own.factor;
   }
 
-  // Calls visit(i, values) with the results of each vector; those of one that does not exist are
-  // zeros.
+  // Calls visit(i, values) with the results of each vector; they are zeros if it does not exist.
   template <typename Visit>
   __device__ void ForResults(const RowScale<float>& scale, Visit visit) {
 #pragma unroll 1
@@ -242,7 +241,7 @@ class LeanRow {
     }
   }
 
-  // The vectors in front go behind the others.
+  // Moves the first vectors behind the others.
   __device__ static void Rotate(Vector (&vectors)[Kind::kVectors]) {
 #pragma unroll
     for (int k = 0; k < Kind::kStep; ++k) {
@@ -303,7 +302,7 @@ class LeanRow {
       return;
     }
     if (!Kind::kTable && batch_.quantization_scale == QuantizationScale::kBlock) {
-      // A block is vectors of lanes that lie together.
+      // A block is the vectors of adjacent lanes.
       constexpr int kVectors = static_cast<int>(kQuantizationBlock) / kCount;
       const std::uint32_t largest = LargestOfLanes(
           LargestMagnitude(values, Exists(i) ? kCount : 0, 0u), min(team_.width, kVectors));
@@ -324,9 +323,9 @@ class LeanRow {
   const LeanTeam<Kind>& team_;
   const LeanPlace& place_;
   const LeanTable<T>* const table_;
-  const int vectors_;  // Of the row; 0 if it does not exist.
+  const int vectors_;  // Per row; 0 if the row does not exist.
   const int size_;
-  Vector x_[Kind::kVectors];  // From the sums on, what is normalized.
+  Vector x_[Kind::kVectors];  // After the sums, the normalized values.
   Vector second_[Kind::kSecond ? Kind::kVectors : 1];
   Vector factors_[Kind::kAhead ? Kind::kVectors : 1];
   Vector offsets_[Kind::kAhead ? Kind::kVectors : 1];

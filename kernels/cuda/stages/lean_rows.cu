@@ -1,17 +1,17 @@
-// Rows that lie together, in registers: residual additions, modulations by sample and channel,
-// second tensors and quantized results of rows up to 64 KiB, one channel for each element or a
-// norm alone.
+// Contiguous rows in registers: residual additions, modulations by sample and channel, second
+// tensors and quantized results of rows up to 64 KiB, with one channel per element or a norm alone.
 //
 // Phases: every thread loads its vectors of x and of a residual or second tensor; adds, rounds and
-// writes residual_out; the team merges its sums; every thread scales what it holds and stores it.
-// Where a row has a scale of its own, the results stay in registers, or are worked out twice where
-// a second tensor leaves no room: for the largest, and to be stored. Where many rows without a
-// second tensor share what scales and shifts them, a block works out each channel's factor and
-// offset once, leaves them in shared memory, and its teams take a run of the rows in turn.
-// Bytes: each element of each tensor is read once and written once; what belongs to channels comes
-// from the L1 cache or shared memory.
-// Occupancy: with a second tensor 64 registers, 128 KiB of both on a multiprocessor; without it up
-// to 128, 64 KiB; rows to 2 KiB 40 to 64. Small launches with a residual take up to 128.
+// writes residual_out; the team merges its sums; every thread scales its vectors and stores them.
+// If a row has a scale of its own, the results stay in registers, or, if a second tensor leaves no
+// room, are computed twice: for the largest, and to be stored. If many rows without a second tensor
+// share factors, a block computes each channel's factor and offset once into shared memory, and its
+// teams take a run of the rows in turn.
+// Bytes: each element of each tensor is read once and written once; per-channel values come from
+// the L1 cache or shared memory.
+// Occupancy: with a second tensor 64 registers, 128 KiB of both tensors on a multiprocessor;
+// without it up to 128 registers, 64 KiB; rows up to 2 KiB take 40 to 64 registers. Small launches
+// with a residual take up to 128.
 // Determinism: the order of any_rows.cu.
 
 #include <cuda_runtime.h>
@@ -26,14 +26,14 @@
 namespace normd::norm::cuda {
 namespace {
 
-constexpr int kBlockThreads = 256;  // Of blocks that hold several teams.
-// Of the longest rows, 64 KiB.
+constexpr int kBlockThreads = 256;  // For blocks that hold several teams.
+// For the longest rows, 64 KiB.
 constexpr int kMostThreadsOfTwo = kStageWarps * kLanes;
 constexpr int kMostThreadsOfOne = kMostThreadsOfTwo * kFewVectors / kManyVectors;
 constexpr int kMostThreadsAhead = 512;
 constexpr int kMostRunRows = 32;
 constexpr int kMostRowsOfOneWave = 64;
-// Dynamic shared memory that a kernel may have without asking, beside what it has anyway.
+// Dynamic shared memory that a kernel may use without opting in, beside its static memory.
 constexpr std::size_t kUnaskedBytes = 40 << 10;
 
 template <typename Kind>
@@ -44,7 +44,7 @@ constexpr int MostThreads() {
                                         : kBlockThreads;
 }
 
-// Blocks of a multiprocessor that the compiler leaves registers for.
+// Blocks of a multiprocessor for which the compiler reserves registers.
 template <typename Kind>
 constexpr int WantedBlocks() {
   if (MostThreads<Kind>() != kBlockThreads) return 1;
@@ -52,13 +52,13 @@ constexpr int WantedBlocks() {
   return Kind::kAffine ? 5 : 6;
 }
 
-// The same of the kernel of runs.
+// The same for the kernel of runs.
 template <typename Kind>
 constexpr int RunBlocks() {
   return Kind::kQuantized && Kind::kVectors == kManyVectors ? 2 : 3;
 }
 
-// Fills in what the rows of a run share. All threads of the block call it together.
+// Computes the values that the rows of a run share. All threads of the block call it together.
 template <typename Kind>
 __device__ inline void FillTable(const StageBatch& batch, const LeanRun& run, int vectors,
                                  LeanTable<typename Kind::Type>* table) {
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(MostThreads<Kind>(),
   FinishRow(batch, team, place, held, partials, largest);
 }
 
-// Asks for the row that the team takes next into the L2 cache, a line for each thread.
+// Prefetches the row that the team takes next into the L2 cache, a line per thread.
 template <typename Kind>
 __device__ inline void PrefetchRow(const StageBatch& batch, const LeanTeam<Kind>& team,
                                    const LeanPlace& place, int segment, int teams) {
@@ -171,17 +171,17 @@ cudaError_t EnqueueRows(const Launch& launch, const StageBatch& batch) {
                            (batch.rows + rows - 1) / rows, threads, batch, width, plan.warps);
 }
 
-// How the rows of a launch fall into runs.
+// The division of a launch's rows into runs.
 struct RunCut {
   int teams = 1;
-  int rows = 0;  // Of a run; 0: none.
+  int rows = 0;  // Per run; 0: none.
 };
 
-// Rows of a run, a multiple of `teams` from `fewest` on, of which `shared` have the same factors:
-// so many that the last wave of the launch's blocks leaves the fewest of their places empty.
+// The rows of a run, a multiple of `teams` from `fewest` on; `shared` rows have the same factors.
+// The number leaves the fewest places empty in the last wave of the launch's blocks.
 std::int64_t RowsOfRun(const StageBatch& batch, int teams, std::int64_t fewest, std::int64_t shared,
                        std::int64_t places) {
-  // A later launch of the batch may have fewer than its first segment.
+  // A later launch of the batch may have fewer rows than its first segment.
   if (batch.rows < shared) return 0;
   std::int64_t best = 0;
   double most_busy = 0;
@@ -198,8 +198,7 @@ std::int64_t RowsOfRun(const StageBatch& batch, int teams, std::int64_t fewest, 
   return best;
 }
 
-// Runs are worth their table where each team gets several rows and every multiprocessor several
-// runs.
+// Runs are worth their table if each team gets several rows and every multiprocessor several runs.
 RunCut ChooseRuns(const Launch& launch, const StageBatch& batch, bool modulated,
                   int blocks_per_multiprocessor) {
   const Plan& plan = launch.plan;
@@ -266,7 +265,7 @@ cudaError_t LaunchRuns(const Launch& launch, const RunCut& runs, StageBatch batc
                            plan.warps);
 }
 
-// The runs of a launch by the kernel of Kind, if it is to have any.
+// Launches the runs with the kernel of Kind, if there are any.
 template <typename Kind>
 RunCut ChooseRuns(const Launch& launch, const StageBatch& batch, bool modulated) {
   return ChooseRuns(launch, batch, modulated, RunBlocks<Kind>());
@@ -317,9 +316,9 @@ cudaError_t EnqueueOne(const Launch& launch, const StageBatch& batch, bool modul
                                                                                            batch);
 }
 
-// Whether rows with a second tensor can have kDirect: gamma and perhaps beta of x's type, or with
-// `of_sample` the sample's scale and perhaps shift, and nothing else that scales them; whatever the
-// results are quantized to.
+// Whether rows with a second tensor can have kDirect: their only factors are gamma and perhaps beta
+// of x's type or, with `of_sample`, the sample's scale and perhaps shift. The results may be
+// quantized in any way.
 bool IsDirect(const NormSpec& spec, const StageBatch& batch, bool of_sample) {
   if (spec.statistics == Statistics::kSumOfAbsolutes ||
       spec.statistics == Statistics::kLargestAbsolute) {
@@ -343,7 +342,7 @@ cudaError_t EnqueueDirect(const Launch& launch, const StageBatch& batch) {
              : EnqueueRows<OfSquares>(launch, batch);
 }
 
-// Whether so few rows are worth kAhead.
+// Whether there are few enough rows for kAhead.
 bool AsksAhead(const Launch& launch, const StageBatch& batch) {
   const int lanes = launch.plan.warps == 0 ? launch.plan.lanes_per_row : launch.plan.warps * kLanes;
   return lanes <= kMostThreadsAhead && IsSmall(launch, std::int64_t{batch.rows} * lanes / kLanes);

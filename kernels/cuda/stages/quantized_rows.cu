@@ -1,9 +1,9 @@
-// Rows that are scaled by their squares and quantized, and nothing else: RMSNorm and the 2-norm to
-// 8 bits, of rows up to 64 KiB that lie together, one channel for each element or a norm alone.
+// Rows that are scaled by their squares and quantized, without other stages: RMSNorm and the 2-norm
+// to 8 bits, of contiguous rows up to 64 KiB, with one channel per element or a norm alone.
 //
-// The largest result of a row is known before what it is normalized by: the row is first multiplied
-// with gamma, and the largest of that times the reciprocal root is the largest result. So sums and
-// largest are merged at one barrier, and no result is worked out twice.
+// The largest result of a row is known before its statistics: the row is first multiplied with
+// gamma, and the largest product times the reciprocal root is the largest result. So sums and
+// largest are merged at one barrier, and no result is computed twice.
 // Bytes: each element is read once and written once; gamma comes from the L1 cache.
 // Occupancy: 64 registers, 32 warps on a multiprocessor, 2 KiB of a row in each.
 // Determinism: the order of any_rows.cu.
@@ -17,10 +17,10 @@
 namespace normd::norm::cuda {
 namespace {
 
-constexpr int kThreads = 256;  // Of blocks of short rows.
+constexpr int kThreads = 256;  // For blocks of short rows.
 constexpr int kMostThreads = kStageWarps * kLanes;
 
-// What a warp knows of its row.
+// A warp's share of its row.
 struct WarpShare {
   float squares;
   std::uint32_t largest;
@@ -40,8 +40,7 @@ __device__ inline WarpShare MergeShares(WarpShare own, const StageTeam<>& team, 
   return merge(team.lane < team.warps ? shares[team.lane] : WarpShare{0, 0}, kLanes);
 }
 
-// What a thread has of gamma, asked for together with the row. P: its type, or void if there is
-// none.
+// A thread's part of gamma, loaded together with the row. P: its type, or void if there is none.
 template <typename T, typename P>
 struct HeldGamma {
   static constexpr int kCount = kPerVector<T>;
@@ -152,7 +151,7 @@ cudaError_t LaunchQuantizedRows(const Launch& launch, const StageBatch& batch) {
   return WithElementType(launch.spec.dtype, [&](auto type) -> cudaError_t {
     using T = typename decltype(type)::Type;
     if constexpr (std::is_same_v<T, double>) {
-      return cudaErrorInvalidValue;  // TakesLeanRows says no.
+      return cudaErrorInvalidValue;  // TakesLeanRows excludes this.
     } else {
       if (batch.gamma.data == nullptr) return enqueue(QuantizedRows<T, void>);
       return batch.gamma.dtype == batch.dtype ? enqueue(QuantizedRows<T, T>)

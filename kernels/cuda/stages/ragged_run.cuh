@@ -1,12 +1,12 @@
-// A run of consecutive elements at any address, moved in 16-byte vectors: how sliced_rows.cu reads
-// and writes rows that begin or end in the middle of one.
+// A run of consecutive elements at any address, moved in 16-byte vectors: used by sliced_rows.cu
+// for rows that begin or end inside a vector.
 //
 // A vector of the run is the end of one aligned vector and the begin of the next. A load takes
-// both, of which the second is the first of the next lane's and comes from the L1 cache. A store
-// would need the neighbour's bytes, so results are left in shared memory, vector by vector as they
-// count from the run's begin, and whole aligned vectors are put together from there.
+// both; the second is the next lane's first and comes from the L1 cache. A store would need the
+// neighbour's bytes, so results go to shared memory first, in the run's vectors, and whole aligned
+// vectors are assembled from there.
 //
-// Loads touch up to 15 bytes before the run and none behind the tensor's end. Stores touch the run
+// Loads touch up to 15 bytes before the run and none after the tensor's end. Stores touch the run
 // alone.
 
 #ifndef NORMD_KERNELS_CUDA_STAGES_RAGGED_RUN_CUH_
@@ -35,7 +35,7 @@ __device__ inline Vector TakeBytes(const Vector& low, const Vector& high, int sh
   return make_uint4(by_one[0], by_one[1], by_one[2], by_one[3]);
 }
 
-// The first `bytes` of a vector, one element after the other where they are not 16; zeros behind.
+// The first `bytes` of a vector, element by element if they are not 16; zeros after them.
 template <typename T>
 __device__ inline Vector LoadUpTo(const char* address, int bytes) {
   if (bytes >= kVectorBytes) return LoadVector(address);
@@ -53,15 +53,15 @@ __device__ inline Vector LoadUpTo(const char* address, int bytes) {
                     static_cast<unsigned>(high), static_cast<unsigned>(high >> 32));
 }
 
-// A run of a tensor that is read, which has `bytes` from the run's begin on. Vectors are numbered
-// from there.
+// A run of a tensor that is read, with `bytes` from the run's begin on. Vectors are numbered from
+// there.
 template <typename T>
 class RaggedRun {
  public:
   __device__ RaggedRun(const char* run, std::int64_t bytes)
       : shift_(Misalignment(run)), origin_(run - shift_), end_(bytes + shift_) {}
 
-  // Zeros behind the tensor's end.
+  // Zeros after the tensor's end.
   __device__ Vector Load(int vector) const {
     const std::int64_t at = std::int64_t{vector} * kVectorBytes;
     const char* const address = origin_ + at;
@@ -83,8 +83,8 @@ class RaggedRun {
   const std::int64_t end_;
 };
 
-// Writes a run of `bytes` that lies at `held` of shared memory, a multiple of 16. All threads of
-// the block call it together, after a barrier; another one must follow before `held` changes.
+// Writes a run of `bytes` from `held` in shared memory, a multiple of 16. All threads of the block
+// call it together, after a barrier; another one must follow before `held` changes.
 template <typename T>
 __device__ inline void StoreRagged(char* run, std::uint32_t held, int bytes, int thread,
                                    int threads) {
@@ -96,7 +96,7 @@ __device__ inline void StoreRagged(char* run, std::uint32_t held, int bytes, int
   for (int i = thread; i < whole; i += threads) {
     const std::uint32_t from = held + static_cast<std::uint32_t>(i) * kVectorBytes;
     const Vector low = ReadShared(from);
-    // Bytes that lie behind the run are not asked for.
+    // Bytes after the run are not loaded.
     const Vector high = ReadShared(shift == 0 ? from : from + kVectorBytes);
     StoreVector(run + head + std::int64_t{i} * kVectorBytes, TakeBytes<T>(low, high, shift));
   }

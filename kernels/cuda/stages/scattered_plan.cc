@@ -10,7 +10,7 @@ namespace {
 constexpr std::int64_t kVectorBytes = 16;
 constexpr int kLanes = 32;
 
-// Tiles of short rows have about so many bytes, and no tile has more than kMostTileBytes, of which
+// Tiles of short rows have about kShortTileBytes, and no tile has more than kMostTileBytes, so that
 // a multiprocessor holds two. Rows that do not fit come in chunks of kMostChunkBytes.
 constexpr std::int64_t kShortTileBytes = 8 << 10;
 constexpr std::int64_t kMostTileBytes = 100 << 10;
@@ -59,8 +59,8 @@ class TilePlanner {
   }
 
  private:
-  // What a block's static arrays and the system take is left out. Devices before 8.0 are not asked
-  // for more than they give without being asked.
+  // Excludes the static arrays of a block and the system's share. Devices before 8.0 use only what
+  // they give without opting in.
   static std::int64_t RoomOf(const DeviceLimits& limits) {
     const std::int64_t device = limits.compute_capability < 80
                                     ? 48 << 10
@@ -71,19 +71,19 @@ class TilePlanner {
   std::int64_t rows() const { return positions_ * runs_; }
   std::int64_t RowBytes() const { return RoundUp(lines_ * run_ * element_, kVectorBytes); }
 
-  // Rows begin in different banks.
+  // Makes rows begin in different banks.
   std::int64_t RowStride(std::int64_t elements) const {
     const std::int64_t bytes = RoundUp(elements * element_, kVectorBytes);
     return rows() > 1 && bytes / kVectorBytes % 2 == 0 ? bytes + kVectorBytes : bytes;
   }
-  // With a vector between so many rows as a vector has elements, and an offset for each line.
+  // With an extra vector after as many rows as a vector has elements, and an offset for each line.
   std::int64_t TileBytes(std::int64_t lines, std::int64_t elements) const {
     return rows() * RowStride(lines * elements) + CeilDiv(rows(), count_) * kVectorBytes +
            RoundUp(lines * 4, kVectorBytes);
   }
 
-  // Enough rows to keep a block busy, and so many neighbours as make lines of whole cache lines, of
-  // half ones, or of sectors, if the tile is not too large then.
+  // Enough rows to keep a block busy, and enough neighbours for lines of whole cache lines, of half
+  // ones, or of sectors, unless the tile is then too large.
   std::int64_t WantedRows() const {
     const auto neighbours = [&](std::int64_t bytes) {
       return std::min(
@@ -111,8 +111,8 @@ class TilePlanner {
       runs_ = wanted / run_positions_;
       return;
     }
-    // Tiles of a run have about as many rows each; lines of whole vectors where neighbours are
-    // near.
+    // Tiles of a run have about as many rows each; lines are whole vectors if neighbours are
+    // adjacent.
     positions_ = CeilDiv(run_positions_, CeilDiv(run_positions_, wanted));
     const std::int64_t rounded = RoundUp(positions_, count_);
     if (run_ % count_ != 0 && rounded <= std::min<std::int64_t>(kMostTileRows, run_positions_) &&
@@ -157,11 +157,11 @@ class TilePlanner {
   }
 
   const std::int64_t element_;
-  const std::int64_t count_;  // Elements of a vector.
+  const std::int64_t count_;  // Elements per vector.
   const std::int64_t room_;
   std::int64_t run_ = 1;
   std::int64_t run_positions_ = 1;
-  std::int64_t lines_ = 1;  // Of whole rows.
+  std::int64_t lines_ = 1;  // In a tile of whole rows.
   std::int64_t positions_ = 1;
   std::int64_t runs_ = 1;
   std::int64_t elements_ = 1;

@@ -1,16 +1,16 @@
 // Rows of positions where runs of channels and of positions take turns: tiles of neighbouring rows
 // by all channels, in shared memory.
 //
-// Phases: a block copies the lines of its tile (scattered_plan.h), and leaves each row's elements
-// one after the other; it adds a residual on the way, and writes residual_out. Lanes or warps that
-// share a row sum its vectors; partials meet in shared memory. Then each vector is scaled in its
-// place, and the lines are copied back.
-// Bytes: each element is read once and written once; of rows that do not fit into shared memory all
-// but the last chunk is read twice.
-// Occupancy: up to 64 registers; tiles of 8 KiB where rows are short, which eight blocks of a
-// multiprocessor hold, and of up to 100 KiB, which two hold.
+// Phases: a block copies the lines of its tile (scattered_plan.h) into contiguous rows; it adds a
+// residual on the way, and writes residual_out. Lanes or warps that share a row sum its vectors;
+// partials meet in shared memory. Then each vector is scaled in place, and the lines are copied
+// back.
+// Bytes: each element is read once and written once; if rows do not fit into shared memory,
+// everything but the last chunk is read twice.
+// Occupancy: up to 64 registers; short rows have tiles of 8 KiB, eight blocks to a multiprocessor,
+// others tiles of up to 100 KiB, two blocks.
 // Determinism: the plan says which thread sums which of a row's elements, by the spec and the runs
-// of positions. Addresses choose what moves at once, and nothing else.
+// of positions. Addresses only decide how much moves at once.
 
 #include <cuda_runtime.h>
 
@@ -25,9 +25,9 @@ namespace {
 
 constexpr int kBlocksOfMultiprocessor = 2;
 
-// What the threads of a block tell each other of their rows.
+// The memory through which the threads of a block exchange their rows' statistics.
 struct TileStatistics {
-  Moments<float> partials[kMostTileRows];  // Of each row's parts.
+  Moments<float> partials[kMostTileRows];  // For each row's parts.
   RowScale<float> scales[kMostTileRows];
 };
 
@@ -56,7 +56,7 @@ class TileWorker {
   template <typename Tile>
   __device__ void Sum(const Tile& tile, bool first_chunk) const {
     const int elements = tile.elements();
-    // The lanes of a warp stay together: those behind the last row keep it company.
+    // The lanes of a warp stay together: those after the last row take part.
 #pragma unroll 1
     for (int first = 0; first < place_.rows(); first += rows_at_once_) {
       const bool exists = first + row_ < place_.rows();
@@ -72,7 +72,7 @@ class TileWorker {
     }
   }
 
-  // What each row is normalized by. Behind a barrier.
+  // Computes the normalization of each row. Call after a barrier.
   __device__ void Finish(std::int64_t first_number) const {
     const int thread = static_cast<int>(threadIdx.x);
     const int part = thread & (parts_ - 1);
@@ -92,7 +92,7 @@ class TileWorker {
     }
   }
 
-  // Turns a chunk into results. Behind a barrier.
+  // Turns a chunk into results. Call after a barrier.
   template <typename Tile>
   __device__ void Scale(const Tile& tile) const {
     const int vectors = (tile.elements() + kCount - 1) / kCount;
@@ -130,10 +130,10 @@ class TileWorker {
   }
 
  private:
-  // Of a power of two.
+  // For a power of two.
   __device__ static int Log(int value) { return 31 - __clz(value); }
 
-  // The statistics of the thread's vectors of a row: those that are whole, and then the last.
+  // The statistics of the thread's vectors of a row: first the whole ones, then the last.
   __device__ Moments<float> OwnMoments(std::uint32_t row, int elements) const {
     const int step = lanes_ * parts_;
     const int whole = elements / kCount;
@@ -161,7 +161,7 @@ class TileWorker {
     return total;
   }
 
-  // Of the first `present` elements of each vector that exists.
+  // The statistics of the first `present` elements of each vector that exists.
   template <int kVectors, typename Exists, typename Count>
   __device__ Moments<float> MomentsOf(const Vector (&held)[kVectors], Exists exists,
                                       Count present) const {
@@ -192,7 +192,7 @@ class TileWorker {
     }
   }
 
-  // Scales and shifts the elements of the channels from `channel` on, of which `left` exist.
+  // Scales and shifts the elements of the channels from `channel` on; `left` of them exist.
   __device__ void Modulate(int channel, int left, std::uint32_t sample,
                            float (&values)[kCount]) const {
     const StageSegment& segment = *place_.segment;
@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(kMostTileThreads,
   }
 }
 
-// What moves at once: all lines of all tensors begin at multiples of 16 bytes, or elements do.
+// 16 bytes move at once if all lines of all tensors begin at multiples of 16 bytes, else elements.
 TileUnit ChooseUnit(const StageBatch& batch, const ScatteredPlan& plan) {
   const int count = kVectorBytes / static_cast<int>(SizeOf(batch.dtype));
   bool aligned = true;

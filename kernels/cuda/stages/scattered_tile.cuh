@@ -1,5 +1,5 @@
-// A tile of scattered_rows.cu: which rows it has, and how they come from where they are scattered
-// into shared memory, one row after the other, and back.
+// A tile of scattered_rows.cu: its rows, and their copies between scattered memory and contiguous
+// rows in shared memory.
 
 #ifndef NORMD_KERNELS_CUDA_STAGES_SCATTERED_TILE_CUH_
 #define NORMD_KERNELS_CUDA_STAGES_SCATTERED_TILE_CUH_
@@ -11,21 +11,21 @@
 
 namespace normd::norm::cuda {
 
-// What a thread moves at once: 16 bytes of one row, 16 bytes of a line whose elements belong to
+// The unit that a thread moves: 16 bytes of one row, 16 bytes of a line whose elements belong to
 // several rows or straddle runs, or one element.
 enum class TileUnit { kVector, kSplitVector, kElement };
 
-// How gamma and beta are loaded, if there are no other parameters and rows are whole vectors: 16
+// How gamma and beta are loaded if there are no other parameters and rows are whole vectors: 16
 // bytes of x's type, or of float, at once.
 enum class TileParams : int { kAny, kOwnType, kFloat };
 
-// ScatteredPlan, and what the parameters are. A kernel parameter beside StageBatch.
+// ScatteredPlan, and the kind of parameters. A kernel parameter beside StageBatch.
 struct TileCut {
-  Divisor units;  // Of a whole line.
+  Divisor units;  // In a whole line.
   Divisor runs;
   Divisor run;
-  Divisor tiles;           // Of a run of positions.
-  Divisor runs_of_sample;  // Of positions.
+  Divisor tiles;           // In a run of positions.
+  Divisor runs_of_sample;  // Runs of positions in a sample.
   int positions;
   int run_positions;
   int lines;
@@ -42,9 +42,9 @@ static_assert(sizeof(StageBatch) + sizeof(TileCut) <= 4096, "what every device t
 // positions.
 struct TilePlace {
   const StageSegment* segment;
-  std::uint32_t first_run;       // Of the segment's.
-  std::uint32_t first_position;  // Of a run.
-  int runs;                      // Those of the tile that exist.
+  std::uint32_t first_run;       // In the segment.
+  std::uint32_t first_position;  // In a run.
+  int runs;                      // Runs of the tile that exist.
   int positions;
 
   __device__ int rows() const { return runs * positions; }
@@ -67,10 +67,10 @@ __device__ inline TilePlace FindTile(const StageBatch& batch, const TileCut& cut
   return place;
 }
 
-// Of a tile's rows, in shared memory.
+// A tile's rows, in shared memory.
 struct TileRows {
-  std::int64_t begins[kMostTileRows];    // Of each run's first row, among the elements of x.
-  std::uint32_t samples[kMostTileRows];  // Of each row.
+  std::int64_t begins[kMostTileRows];    // Each run's first row, among the elements of x.
+  std::uint32_t samples[kMostTileRows];  // Each row's sample.
 };
 
 // An element at its place in shared memory, in order with ReadShared and WriteShared.
@@ -93,12 +93,12 @@ __device__ inline void WriteSharedElement(std::uint32_t address, Bits<T> bits) {
   }
 }
 
-// A row's channels of a chunk lie together in shared memory, in the order of the row.
+// A row's channels of a chunk are adjacent in shared memory, in the order of the row.
 template <typename T, TileUnit kUnit>
 class ScatteredTile {
  public:
   static constexpr int kCount = kPerVector<T>;
-  static constexpr int kElements = kUnit == TileUnit::kElement ? 1 : kCount;  // Of a unit.
+  static constexpr int kElements = kUnit == TileUnit::kElement ? 1 : kCount;  // Per unit.
 
   __device__ ScatteredTile(const StageBatch& batch, const TileCut& cut, const TilePlace& place,
                            float4* memory, TileRows& rows)
@@ -110,7 +110,7 @@ class ScatteredTile {
   }
 
   __device__ int first_channel() const { return first_channel_; }
-  // Of each row in the chunk.
+  // Elements of each row in the chunk.
   __device__ int elements() const { return lines_ * elements_; }
   __device__ std::uint32_t sample(int row) const { return rows_.samples[row]; }
   // A row's first vector; the others follow it.
@@ -118,7 +118,7 @@ class ScatteredTile {
     return memory_ + row * cut_.row_stride + row / kCount * kVectorBytes;
   }
 
-  // All threads of the block call the following together, with a barrier before what they wrote is
+  // All threads of the block call the following together, with a barrier before the results are
   // used.
 
   __device__ void FindRows() const {
@@ -136,7 +136,7 @@ class ScatteredTile {
     }
   }
 
-  // Finds the lines of a chunk. What was copied of the chunk before is still there.
+  // Finds the lines of a chunk. The copy of the previous chunk is still there.
   __device__ void Begin(int chunk) {
     const int run = static_cast<int>(cut_.run.value());
     const int channels = static_cast<int>(batch_.channels);
@@ -159,7 +159,7 @@ class ScatteredTile {
     }
   }
 
-  // What is normalized. `again`: residual_out has been written, if it is wanted.
+  // Copies the values to be normalized. `again`: residual_out has been written, if it is wanted.
   __device__ void CopyIn(bool again) const {
     const StageSegment& segment = *place_.segment;
     const bool summed = again && batch_.residual_out;
@@ -179,12 +179,12 @@ class ScatteredTile {
  private:
   using Value = std::conditional_t<kUnit == TileUnit::kElement, Bits<T>, Vector>;
 
-  // Where a unit is.
+  // The place of a unit.
   struct Place {
     bool exists;
     std::uint32_t row;
-    std::uint32_t in_run;   // Its first element, among those of a run.
-    std::uint32_t address;  // Of it, in shared memory.
+    std::uint32_t in_run;   // Its first element within a run.
+    std::uint32_t address;  // Its address in shared memory.
     std::int64_t offset;    // In a tensor, in bytes.
   };
 
@@ -207,7 +207,7 @@ class ScatteredTile {
     place.in_run = element - position * cut_.run.value();
     place.address = RowAddress(place.row) +
                     (line * elements_ + place.in_run) * static_cast<std::uint32_t>(sizeof(T));
-    // What does not exist is loaded from where the tile begins.
+    // Units that do not exist are loaded from the tile's begin.
     const std::int64_t in_tensor =
         place.exists ? rows_.begins[run] + offsets_[line] + element : rows_.begins[0] + offsets_[0];
     place.offset = in_tensor * static_cast<int>(sizeof(T));
@@ -279,7 +279,7 @@ class ScatteredTile {
     *reinterpret_cast<Value*>(address) = value;
   }
 
-  // Several units of a thread are under way at once.
+  // Several of a thread's units are in flight at once.
   __device__ void Load(const char* tensor) const {
     constexpr int kFlight = 4;
     const int step = static_cast<int>(blockDim.x);
@@ -299,7 +299,7 @@ class ScatteredTile {
     }
   }
 
-  // Adds the residual to what the thread itself has put there.
+  // Adds the residual to the elements that this thread has copied there.
   __device__ void Add() const {
     const StageSegment& segment = *place_.segment;
 #pragma unroll 1
@@ -331,10 +331,10 @@ class ScatteredTile {
   const TilePlace& place_;
   TileRows& rows_;
   const std::uint32_t memory_;
-  std::uint32_t* offsets_;  // Of a chunk's lines, in elements of a sample.
+  std::uint32_t* offsets_;  // For a chunk's lines, in elements of a sample.
   int first_channel_ = 0;
   int lines_ = 0;
-  int elements_ = 0;  // Of a line's rows each.
+  int elements_ = 0;  // A row's part of a line.
 };
 
 }  // namespace normd::norm::cuda

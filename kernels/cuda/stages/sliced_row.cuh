@@ -1,4 +1,4 @@
-// What a block has of a row of sliced_rows.cu: a slice, from the loads to the results.
+// A block's slice of a row of sliced_rows.cu, from the loads to the results.
 
 #ifndef NORMD_KERNELS_CUDA_STAGES_SLICED_ROW_CUH_
 #define NORMD_KERNELS_CUDA_STAGES_SLICED_ROW_CUH_
@@ -10,24 +10,25 @@
 
 namespace normd::norm::cuda {
 
-// How the rows of a launch are cut. A kernel parameter.
+// The division of a launch's rows into slices. A kernel parameter.
 struct SliceCut {
-  int blocks;  // Of a row: a cluster, if there are several.
+  int blocks;  // Per row: a cluster, if there are several.
   int held;    // Vectors of a slice that stay in shared memory; the others are read again.
   int table;   // Entries of the ChannelTable; 0: there is none.
-  bool wide;   // Elements are held in the accumulation type, as they are not rounded to their own.
+  // Elements are held in the accumulation type, because they are not rounded to their own.
+  bool wide;
   bool whole;  // Nothing is read again.
 };
 
-// Vectors of each block's slice but the last. Blocks of quantized elements do not cross slices.
+// The vectors of each block's slice but the last. Blocks of quantized elements do not cross slices.
 __host__ __device__ constexpr std::int64_t SliceVectors(int vectors, int blocks) {
   constexpr std::int64_t kTogether = 32;
   return ((vectors + blocks - 1) / blocks + kTogether - 1) / kTogether * kTogether;
 }
 
-// What a block has of a row, which has fewer than 2^31 elements.
+// A block's part of a row, which has fewer than 2^31 elements.
 struct Slice {
-  int begin;     // Its first element.
+  int begin;     // The first element.
   int elements;  // May be none.
 
   __device__ Slice(const StageRow& row, int per_vector, int blocks, int rank) {
@@ -40,13 +41,13 @@ struct Slice {
   }
 };
 
-// What a kernel can do: Combine, input biases and statistics of absolutes are for kAny alone.
+// The abilities of a kernel: Combine, input biases and statistics of absolutes need kAny.
 enum class SliceForm {
   kAny,  // Elements move one by one.
-  // Rows lie together at any addresses and move in vectors, slices are held as a whole. Channels
-  // come from the table, or each element has one with gamma and beta at most. There are no gates.
+  // Rows are contiguous at any addresses and move in vectors; whole slices are held. Channels come
+  // from the table, or each element has one with gamma and beta at most. There are no gates.
   kRagged,
-  // The batch is aligned, and a vector has one channel in the table, or one for each element, whose
+  // The batch is aligned, and a vector has one channel in the table, or one per element, whose
   // parameters 16-byte loads can fetch.
   kAligned,
 };
@@ -55,7 +56,7 @@ template <typename ElementT, SliceForm kForm>
 class SlicedRow {
   static constexpr bool kLean = kForm == SliceForm::kAligned;
   static constexpr bool kRagged = kForm == SliceForm::kRagged;
-  static constexpr bool kPacked = kLean || kRagged;  // Vectors are held as they are loaded.
+  static constexpr bool kPacked = kLean || kRagged;  // Vectors are held as they were loaded.
 
  public:
   using T = ElementT;
@@ -79,7 +80,7 @@ class SlicedRow {
   // All threads of the block call it together, before Sum.
   __device__ void FillTable() const { table_.Fill(); }
 
-  // The statistics of what the thread has; adds, holds and writes residual_out.
+  // The statistics of the thread's part; adds, holds and writes residual_out.
   __device__ Moments<float> Sum() const {
     Moments<float> total;
 #pragma unroll 1
@@ -104,14 +105,14 @@ class SlicedRow {
 
   __device__ int vectors() const { return (slice_.elements + kCount - 1) / kCount; }
 
-  // How many elements of a vector exist.
+  // The number of a vector's elements that exist.
   __device__ int Present(int vector) const {
     if (kLean) return vector < vectors() ? kCount : 0;
     const int left = slice_.elements - vector * kCount;
     return vector >= vectors() ? 0 : left < kCount ? left : kCount;
   }
 
-  // The results of a vector that exists, as StageAccess::Result.
+  // The results of an existing vector, as StageAccess::Result.
   __device__ void Result(int vector, const RowScale<float>& scale, float (&values)[kCount]) const {
     Again(vector, values);
     if (kForm == SliceForm::kAny && !table_.exists()) {
@@ -137,7 +138,7 @@ class SlicedRow {
     }
   }
 
-  // kRagged leaves it where it was held, for FinishStores.
+  // With kRagged the vector stays in shared memory, for FinishStores.
   __device__ void Store(int vector, int present, const float (&values)[kCount]) const {
     if constexpr (kRagged) {
       if (present > 0) WriteShared(PlaceOfHeld(vector), Pack<T>(values));
@@ -146,14 +147,16 @@ class SlicedRow {
     }
   }
 
-  // Of kRagged: residual_out after a barrier behind Sum. All threads of the block call it together.
+  // With kRagged: stores residual_out after a barrier behind Sum. All threads of the block call it
+  // together.
   __device__ void StoreSums() const {
     if (!kRagged || !batch_.residual_out) return;
     StoreRagged<T>(row_.segment->residual_out + bytes_, memory_, SliceBytes(), team_.thread,
                    team_.size());
     __syncthreads();
   }
-  // Of kRagged: the results that Store has left. All threads of the block call it together.
+  // With kRagged: stores the results that Store has left. All threads of the block call it
+  // together.
   __device__ void FinishStores() const {
     if (!kRagged || batch_.quantization != Quantization::kNone) return;
     __syncthreads();
@@ -210,14 +213,14 @@ class SlicedRow {
     return memory_ + static_cast<std::uint32_t>(vector) * kVectorBytes;
   }
   __device__ int SliceBytes() const { return slice_.elements * static_cast<int>(sizeof(T)); }
-  // From the slice's begin to the tensor's end, where rows lie together.
+  // From the slice's begin to the tensor's end, if rows are contiguous.
   __device__ std::int64_t BytesLeft() const {
     const StageSegment* const segment = row_.segment;
     const std::uint32_t before = segment == batch_.segments ? 0 : segment[-1].end_row;
     return (segment->end_row - before) * segment->row_bytes - bytes_;
   }
 
-  // What is normalized of the thread's vectors `first`, first + team size and so on.
+  // Reads the normalized values of the thread's vectors `first`, first + team size and so on.
   __device__ void Read(int first, Chunk& chunk) const {
     float values[kCount];
     if constexpr (kPacked) {
@@ -235,7 +238,7 @@ class SlicedRow {
         Keep(vector, chunk[i], values);
       }
     } else {
-      // Places are constants: an index that is none would put the values into memory.
+      // Places are constants: a variable index would put the values into memory.
 #pragma unroll 1
       for (int i = 0; i < kFewVectors; ++i) {
 #pragma unroll
@@ -310,7 +313,7 @@ class SlicedRow {
     }
   }
 
-  // What Keep was given.
+  // The values that Keep was given.
   __device__ void Again(int vector, float (&values)[kCount]) const {
     if (kRagged || vector < held_) {
       const std::uint32_t place = PlaceOfHeld(vector);
@@ -366,7 +369,7 @@ class SlicedRow {
     if constexpr (kRagged) {
       const int present = Present(vector);
       LoadGammaOrBeta(batch_.gamma, channel, present, 1, factor);
-      // A sum with 0 would lose the sign of -0.
+      // Adding 0 would lose the sign of -0.
       if (batch_.gamma.data != nullptr && batch_.weight_offset.narrow != 0) {
 #pragma unroll
         for (float& value : factor) value += batch_.weight_offset.narrow;

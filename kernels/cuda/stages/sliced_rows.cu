@@ -1,19 +1,19 @@
-// Long rows with any stages, and shorter ones with stages that lean_rows.cu does not know: a row is
-// cut into slices, one for each block of a cluster, or is a block's as a whole.
+// Long rows with any stages, and shorter ones with stages that lean_rows.cu does not have: a row is
+// cut into slices, one for each block of a cluster, or belongs to one block.
 //
 // Phases: every thread loads its vectors of x and of a residual or second tensor, adds, rounds,
-// writes residual_out, sums, and leaves what is normalized in shared memory, in places that it
+// writes residual_out, sums, and leaves the normalized values in shared memory, in places that it
 // alone uses. Warps merge, blocks merge, and every block sends its partial to the others' shared
-// memory. Then each thread scales what it has and stores it; where a row has a scale of its own,
-// after the largest result has gone the same way. Rows at other than 16-byte addresses, and their
-// sums, are stored from shared memory by the block together (ragged_run.cuh).
+// memory. Then each thread scales its values and stores them; if a row has a scale of its own, the
+// largest result is exchanged in the same way first. Rows at other than 16-byte addresses, and
+// their sums, are stored from shared memory by the block together (ragged_run.cuh).
 // Bytes: each element of each tensor is read once and written once, as long as a slice fits into
-// its block's shared memory (100 KiB, so that two blocks share a multiprocessor); what does not fit
-// is read twice, or three times where a row has a scale.
-// Occupancy: up to 64 registers; 4 blocks of 256 threads on a multiprocessor, or 2 of 512 where
-// slices are longer than 32 KiB.
-// Determinism: the plan cuts rows. Addresses choose between kernels that cut them alike and add in
-// one order, which is that of lean_rows.cu for rows of a block with a second tensor.
+// its block's shared memory (100 KiB, so that two blocks share a multiprocessor). The rest is read
+// twice, or three times if a row has a scale.
+// Occupancy: up to 64 registers; 4 blocks of 256 threads on a multiprocessor, or 2 of 512 if slices
+// are longer than 32 KiB.
+// Determinism: the plan cuts rows. Addresses select between kernels that cut them alike and add in
+// one order, which is that of lean_rows.cu for one-block rows with a second tensor.
 
 #include <cuda_runtime.h>
 
@@ -31,7 +31,7 @@ constexpr int kMostThreads = kStageWarps * kLanes;
 constexpr std::int64_t kMostHeldBytes = 100 << 10;
 constexpr std::int64_t kMostTable = 1024;
 
-// What the blocks of a row tell each other.
+// The memory through which the blocks of a row communicate.
 struct SliceExchange {
   uint4 moments[kMaxClusterBlocks];
   uint4 largest[kMaxClusterBlocks];
@@ -50,8 +50,8 @@ __device__ inline Moments<float> MomentsOfWord(const uint4& word) {
   return moments;
 }
 
-// Sends a word to the same place of every block of the cluster, which has them all afterwards. All
-// threads of all blocks call it together.
+// Sends a word to the same place in every block of the cluster; all blocks have all words
+// afterwards. All threads of all blocks call it together.
 __device__ inline void SendToCluster(const uint4& word, const void* place, int blocks) {
   if (static_cast<int>(threadIdx.x) < blocks) {
     StoreInBlock(PlaceInBlock(SharedAddress(place), static_cast<int>(threadIdx.x)), word);
@@ -60,12 +60,12 @@ __device__ inline void SendToCluster(const uint4& word, const void* place, int b
   SyncCluster();
 }
 
-// The statistics of the row; every thread of all its blocks gets them.
+// The statistics of the row, returned to every thread of all its blocks.
 __device__ inline Moments<float> MergeSlices(const StageBatch& batch, const StageRow& row,
                                              const Moments<float>& own, int blocks, int rank,
                                              SliceExchange* exchange) {
   if (blocks == 1) return own;
-  AwaitCluster();  // The others have begun.
+  AwaitCluster();  // Waits until the others have begun.
   SendToCluster(WordOfMoments(own), &exchange->moments[rank], blocks);
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const Moments<float> partial =
@@ -82,8 +82,8 @@ __device__ inline std::uint32_t LargestOfSlices(std::uint32_t own, int blocks, i
   return LargestOfLanes(lane < blocks ? exchange->largest[lane].x : 0u, kLanes);
 }
 
-// Writes the results; before that works them out once for their largest, where a row has a scale of
-// its own. One loop, because the code of a result is long.
+// Writes the results; if a row has a scale of its own, computes them once before that for their
+// largest. One loop, because the code of a result is long.
 template <typename Slices>
 __device__ inline void WriteSlice(const StageBatch& batch, const StageRow& row,
                                   const StageTeam<>& team, const Slices& slice,
@@ -110,7 +110,7 @@ __device__ inline void WriteSlice(const StageBatch& batch, const StageRow& row,
       } else if (!quantized) {
         slice.Store(vector, present, values);
       } else {
-        if (of_block) {  // Vectors of lanes that lie together.
+        if (of_block) {  // Vectors of adjacent lanes.
           const std::uint32_t of_lanes =
               LargestOfLanes(LargestMagnitude(values, present, 0u), kBlockVectors);
           const QuantizationFactor<float> own(batch.quantization, FromMagnitude(of_lanes));
@@ -165,13 +165,13 @@ bool ConcernsChannels(const StageBatch& batch) {
   return batch.affine || batch.gate || batch.input_bias.data != nullptr;
 }
 
-// How many channels of rows come from a table, and which kernel takes the batch.
+// The number of a row's channels that come from a table, and the kernel that takes the batch.
 struct SliceKind {
   int table = 0;
   SliceForm form = SliceForm::kAny;
 };
 
-// Whether nothing but gamma and beta scales and shifts, of the batch's type or float32.
+// Whether gamma and beta, of the batch's type or float32, are the only factors and offsets.
 bool HasPlainParams(const StageBatch& batch) {
   const auto known = [&](const ParamVector& param) {
     return param.data == nullptr || param.dtype == batch.dtype || param.dtype == DType::kFloat32;
@@ -180,7 +180,7 @@ bool HasPlainParams(const StageBatch& batch) {
          known(batch.beta);
 }
 
-// Whether kRagged and kAligned know the stages of a batch.
+// Whether kRagged and kAligned have the stages of a batch.
 bool MovesVectors(const StageBatch& batch) {
   return batch.places == RowPlaces::kTogether && batch.combine_input == Combine::kNone &&
          batch.combine_output == Combine::kNone && batch.input_bias.data == nullptr &&
@@ -257,7 +257,8 @@ cudaError_t Enqueue(const Launch& launch, const StageBatch& batch, const SliceCu
   config.attrs = attributes;
   config.numAttrs = launch.limits.compute_capability < 90 ? 0 : cut.blocks > 1 ? 2 : 1;
   const cudaError_t error = cudaLaunchKernelEx(&config, SlicedRows<T, kForm>, batch, cut);
-  if (error != cudaSuccess) (void)cudaGetLastError();  // It is told here, and not again.
+  // The error is returned here; this clears it.
+  if (error != cudaSuccess) (void)cudaGetLastError();
   return error;
 }
 

@@ -1,5 +1,5 @@
-// The rows of one launch of the stages' kernels: what a kernel is told of the spec, the parameters
-// and the segments.
+// The rows of one launch of the stages' kernels: the spec, the parameters and the segments in the
+// form of kernel parameters.
 
 #ifndef NORMD_KERNELS_CUDA_STAGES_STAGE_BATCH_CUH_
 #define NORMD_KERNELS_CUDA_STAGES_STAGE_BATCH_CUH_
@@ -21,8 +21,8 @@ struct StageSegment {
   std::int64_t elements;  // In a row.
   void* mean_out;
   void* rstd_out;
-  std::uint32_t end_row;  // Rows of the launch up to and with this segment's.
-  Divisor positions;      // Rows of a group of a sample.
+  std::uint32_t end_row;  // Rows of the launch up to and including this segment's.
+  Divisor positions;      // Rows per group of a sample.
   const char* other;
   const void* gate;
   const void* scale;
@@ -34,22 +34,21 @@ struct StageSegment {
   std::int64_t channel_run;
   Divisor run;  // channel_run; valid if elements < 2^31.
   // With StageBatch::run_rows: rows that share factors, runs of them, and runs of the launch up to
-  // and with this segment's.
+  // and including this segment's.
   std::uint32_t shared_rows;
   Divisor runs;
   std::uint32_t end_run;
 };
 
-// RowPlaces::kScattered: runs of channels and of positions in turn, as NormSpec and Segment have
-// them.
+// RowPlaces::kScattered: the alternating runs of channels and positions of NormSpec and Segment.
 struct ScatteredRuns {
   static constexpr int kRuns = 4;
   Divisor channels[kRuns];
   Divisor positions[kRuns];
 
-  // Elements from a sample's first to that of the channel at the first position.
+  // The distance in elements from a sample's first element to the channel's at the first position.
   __device__ std::int64_t OfChannel(std::uint32_t channel) const { return Place<true>(channel); }
-  // To that of the first channel at the position.
+  // The distance to the first channel's at the position.
   __device__ std::int64_t OfPosition(std::uint32_t position) const {
     return Place<false>(position);
   }
@@ -75,19 +74,19 @@ struct ScatteredRuns {
 
 inline constexpr int kMaxStageSegments = 19;
 
-// A kernel parameter. Rows are numbered as they lie in memory, or where they interleave through
-// samples, groups and positions.
+// A kernel parameter. Rows are numbered in memory order, or, if they interleave, through samples,
+// groups and positions.
 struct StageBatch {
   int segment_count;
   std::uint32_t rows;  // Below 2^31.
-  int run_rows;        // Rows of shared factors that a block takes one after the other.
+  int run_rows;        // Rows of shared factors that a block takes in sequence.
   Divisor groups;
   std::int64_t channels_per_group;
   ParamVector gamma;
   ParamVector beta;
   Constant eps;
   Constant weight_offset;
-  Constant quantization_factor;  // Of static scales: the reciprocal.
+  Constant quantization_factor;  // The reciprocal of a static scale.
   DType dtype;
   Statistics statistics;
   Activation activation;
@@ -99,15 +98,15 @@ struct StageBatch {
   RowPlaces places;
   bool style_interleaved;  // The second tensor has its channels last.
   bool positions_outside;  // Rows lie in the order of positions, groups.
-  bool aligned;            // Rows lie together and begin and end at multiples of 16 bytes.
+  bool aligned;            // Rows are contiguous, and begin and end at multiples of 16 bytes.
   bool residual;
   bool residual_out;
   bool gate;
   bool scale;
   bool shift;
-  bool affine;           // Anything scales or shifts what is normalized.
-  bool scaled_first;     // By gamma, before rstd: ScalesFirst of stage_plan.h.
-  bool only_statistics;  // Of x; nothing else is computed.
+  bool affine;           // The normalized values are scaled or shifted.
+  bool scaled_first;     // Scaled by gamma before rstd: ScalesFirst of stage_plan.h.
+  bool only_statistics;  // The statistics of x are the only results.
   bool deviations;       // With only_statistics: rstd_out takes sqrt(variance + eps).
   std::int64_t channels;
   ParamVector input_bias;
@@ -116,16 +115,15 @@ struct StageBatch {
   std::int64_t styles;
   Constant leaky_slope;
   Constant scale_offset;
-  ScatteredRuns runs;  // With RowPlaces::kScattered, of every segment.
+  ScatteredRuns runs;  // With RowPlaces::kScattered, for every segment.
   StageSegment segments[kMaxStageSegments];
 };
 static_assert(sizeof(StageBatch) <= 4000, "kernel parameters hold 4096 bytes");
 
-// One row, found.
 struct StageRow {
   const StageSegment* segment;
   std::int64_t begin;          // Its first element in x.
-  std::int64_t first_channel;  // Of its group.
+  std::int64_t first_channel;  // The first channel of its group.
   std::int64_t sample;
   std::int64_t number;  // In the segment, in the order of the contract.
 };
@@ -177,7 +175,7 @@ __device__ inline std::int64_t PlaceOf(const StageBatch& batch, const StageRow& 
   return row.begin + position * batch.channels + (element - position * batch.channels_per_group);
 }
 
-// Its channel in the row's group.
+// The element's channel in the row's group.
 __device__ inline std::int64_t ChannelOf(const StageBatch& batch, const StageRow& row,
                                          std::int64_t element) {
   if (batch.channels_per_group == 1) return 0;
@@ -185,7 +183,7 @@ __device__ inline std::int64_t ChannelOf(const StageBatch& batch, const StageRow
   return row.segment->channel_run == 1 ? element : element / row.segment->channel_run;
 }
 
-// Blocks of a row that have scales of their own.
+// The blocks of a row that have scales of their own.
 __device__ inline std::int64_t QuantizationBlocks(const StageRow& row) {
   return (row.segment->elements + kQuantizationBlock - 1) / kQuantizationBlock;
 }

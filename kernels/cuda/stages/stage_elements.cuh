@@ -1,5 +1,5 @@
-// Any elements of any row, stage by stage: how the kernels that are not written for one kind of
-// row find what concerns an element, at any address and of any type.
+// Any elements of any row, stage by stage: how the general kernels find an element's inputs and
+// parameters, at any address and of any type.
 
 #ifndef NORMD_KERNELS_CUDA_STAGES_STAGE_ELEMENTS_CUH_
 #define NORMD_KERNELS_CUDA_STAGES_STAGE_ELEMENTS_CUH_
@@ -10,7 +10,7 @@
 
 namespace normd::norm::cuda {
 
-// Elements [first, first + kPerVector<T>) of a row, of which those in front are present.
+// Elements [first, first + kPerVector<T>) of a row; the present ones come first.
 struct StageElements {
   std::int64_t first;
   int present;
@@ -24,7 +24,7 @@ class StageAccess {
 
   __device__ StageAccess(const StageBatch& batch, const StageRow& row) : batch_(batch), row_(row) {}
 
-  // Elements of a tensor of x's shape; zeros behind those that are present.
+  // Elements of a tensor of x's shape; zeros after the present ones.
   __device__ void Load(const char* tensor, const StageElements& at, A (&values)[kCount]) const {
     if (batch_.aligned && at.present == kCount) {
       const std::int64_t offset = (row_.begin + at.first) * static_cast<std::int64_t>(sizeof(T));
@@ -65,7 +65,7 @@ class StageAccess {
     }
   }
 
-  // What is normalized. `written`: the first pass has left it in residual_out.
+  // The values to be normalized. `written`: the first pass has left them in residual_out.
   __device__ void Input(const StageElements& at, bool written, A (&values)[kCount]) const {
     const StageSegment& segment = *row_.segment;
     if (written) {
@@ -100,8 +100,8 @@ class StageAccess {
     RoundTo<T>(values);
   }
 
-  // With StageBatch::scaled_first: from what is normalized to what remains to be multiplied with
-  // rstd.
+  // With StageBatch::scaled_first: turns the values to be normalized into those still to be
+  // multiplied with rstd.
   __device__ void ScaleFirst(const StageElements& at, A (&values)[kCount]) const {
     if (batch_.gamma.data == nullptr) return;
     A factor[kCount];
@@ -112,8 +112,8 @@ class StageAccess {
     }
   }
 
-  // From what is normalized to what is written or quantized. With Style::kTensor the deviation and
-  // the mean of the second tensor are given.
+  // Turns the values to be normalized into the results to be written or quantized. With
+  // Style::kTensor the deviation and the mean of the second tensor are given.
   __device__ void Result(const StageElements& at, const RowScale<A>& scale, A style_deviation,
                          A style_mean, A (&values)[kCount]) const {
     if (batch_.statistics == Statistics::kMeanVariance) {
@@ -147,7 +147,7 @@ class StageAccess {
   }
 
  private:
-  // The arrays that hold something for each channel, in the order in which they count.
+  // The arrays with a value per channel, in the order in which they apply.
   enum Step { kMean, kVariance, kGamma, kBeta, kScale, kShift, kSteps };
 
   __device__ ParamVector ParamOf(int step) const {

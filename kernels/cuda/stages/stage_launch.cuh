@@ -12,21 +12,21 @@ namespace normd::norm::cuda {
 // Takes any batch of segments whose plans are the launch's.
 cudaError_t LaunchAnyRows(const Launch& launch, const StageBatch& batch);
 
-// Rows that lie together in registers. TakesLeanRows: whether the batch's can.
+// Contiguous rows in registers. TakesLeanRows: whether it takes the batch's rows.
 bool TakesLeanRows(const Launch& launch, const StageBatch& batch);
 cudaError_t LaunchLeanRows(const Launch& launch, const StageBatch& batch);
-// Those of them with StageBatch::scaled_first.
+// Such rows with StageBatch::scaled_first.
 cudaError_t LaunchQuantizedRows(const Launch& launch, const StageBatch& batch);
 
-// Rows in shared memory, over several blocks if they are long. TakesSlicedRows looks at the row and
-// the kind of stages alone: such rows are summed in this kernel's order alone.
+// Rows in shared memory, over several blocks if they are long. TakesSlicedRows depends only on the
+// row and the kind of stages: such rows are always summed in this kernel's order.
 bool TakesSlicedRows(const Launch& launch, const StageBatch& batch);
 cudaError_t LaunchSlicedRows(const Launch& launch, const StageBatch& batch);
-// Rows of a block in the order of lean_rows.cu, at addresses that it does not take.
+// One-block rows in the order of lean_rows.cu, at addresses that it does not take.
 bool TakesRaggedRows(const Launch& launch, const StageBatch& batch);
 cudaError_t PrepareSlicedRows(const DeviceLimits& limits);
 
-// Whether all addresses that follow one another by `bytes` are multiples of 16.
+// Whether all addresses in steps of `bytes` are multiples of 16.
 inline bool IsAligned(const void* data, std::int64_t bytes) {
   return (reinterpret_cast<std::uintptr_t>(data) | static_cast<std::uintptr_t>(bytes)) %
              kVectorBytes ==
@@ -40,14 +40,14 @@ inline bool IsLeanParam(const StageBatch& batch, const ParamVector& param) {
                    batch.channels_per_group * static_cast<std::int64_t>(SizeOf(param.dtype)));
 }
 
-// Rows of positions, channels first, in tiles. TakesColumns does not look at addresses: the rows of
-// such specs are summed in this kernel's order alone.
+// Rows of positions, channels first, in tiles. TakesColumns does not depend on addresses: the rows
+// of such specs are always summed in this kernel's order.
 bool TakesColumns(const Launch& launch, const StageBatch& batch);
 cudaError_t LaunchColumns(const Launch& launch, StageBatch batch);
 cudaError_t PrepareColumns(const DeviceLimits& limits);
 
-// Rows of RowPlaces::kScattered in tiles. TakesScatteredRows does not look at addresses: the rows
-// of such specs are summed in this kernel's order alone.
+// Rows of RowPlaces::kScattered in tiles. TakesScatteredRows does not depend on addresses: the rows
+// of such specs are always summed in this kernel's order.
 bool TakesScatteredRows(const Launch& launch, const StageBatch& batch);
 cudaError_t LaunchScatteredRows(const Launch& launch, StageBatch batch);
 cudaError_t PrepareScatteredRows(const DeviceLimits& limits);

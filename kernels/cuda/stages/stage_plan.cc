@@ -30,14 +30,14 @@ bool HasPlainAffine(const NormSpec& spec) {
   return spec.style == Style::kNone && !spec.scale && !spec.shift && spec.weight_offset == 0;
 }
 
-// Whether a factor and an offset for each channel of a sample take at most a sixteenth of its
-// bytes: workspaces are sized for that.
+// Whether a factor and an offset per channel of a sample take at most a sixteenth of its bytes:
+// workspaces are sized for that.
 bool FactorsAreFew(const NormSpec& spec, std::int64_t spatial) {
   const std::int64_t accumulator = spec.dtype == DType::kFloat64 ? 8 : 4;
   return spatial * ElementBytes(spec) >= 16 * 2 * accumulator;
 }
 
-// A spec with nothing but what the specialised kernels know.
+// The spec reduced to the stages of the specialised kernels.
 NormSpec PlainSpec(const NormSpec& spec) {
   NormSpec plain;
   plain.statistics = spec.statistics;
@@ -51,9 +51,9 @@ NormSpec PlainSpec(const NormSpec& spec) {
   return plain;
 }
 
-// Whether the kernels of rows in a block take what belongs to samples in place of gamma and beta,
-// the scale and shift, or where `weight_offset` is all that there is beside a norm, gamma and beta
-// as if they were those: rows of whole vectors, from those that a warp would hold to the longest.
+// Whether the kernels of rows in a block take a sample's scale and shift in place of gamma and
+// beta, or, if `weight_offset` is the only addition to a norm, gamma and beta as if they were a
+// sample's. They do for rows of whole vectors, from those that a warp would hold to the longest.
 bool ScalesAsSample(const NormSpec& spec, std::int64_t spatial, const PresentParams& params) {
   const bool together = (spatial == 1 && spec.layout != Layout::kInterleaved) ||
                         (spec.rows == Rows::kPosition && spec.layout == Layout::kChannelsLast);
@@ -73,9 +73,9 @@ bool SlicesRow(const NormSpec& spec, const StageRows& rows) {
          rows.elements <= std::numeric_limits<std::int32_t>::max();
 }
 
-// Over how many blocks a row of so many vectors is cut: slices of up to 32 KiB leave room for four
-// on a multiprocessor. Clusters of 16 are slower than slices of up to 64 KiB, so rows take them
-// from 512 KiB on. 0: there are no clusters.
+// The number of blocks over which a row of this many vectors is cut. Slices of up to 32 KiB leave
+// room for four on a multiprocessor. Clusters of 16 are slower than slices of up to 64 KiB, so rows
+// take them from 512 KiB on. 0: there are no clusters.
 int SliceBlocks(std::int64_t vectors, const DeviceLimits& limits) {
   int blocks = 1;
   while (2 * blocks <= kMaxClusterBlocks && limits.resident_clusters[2 * blocks] > 0 &&
@@ -86,9 +86,9 @@ int SliceBlocks(std::int64_t vectors, const DeviceLimits& limits) {
   return blocks > 1 ? blocks : 0;
 }
 
-// Lanes for each row of RowPlaces::kScattered, of so many vectors: as few as make rows that are
-// neighbours in memory fill a sector of 32 bytes together, as long as a lane merges few chunks. 0:
-// a row takes warps of its own.
+// Lanes per row of RowPlaces::kScattered with this many vectors: as few as let neighbouring rows
+// fill a sector of 32 bytes together, as long as a lane merges few chunks. 0: a row takes whole
+// warps.
 int LanesOfScattered(std::int64_t element_bytes, std::int64_t vectors, int vectors_of_lane) {
   constexpr std::int64_t kMostChunks = 16;
   std::int64_t lanes = element_bytes;

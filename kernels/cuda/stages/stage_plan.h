@@ -1,6 +1,6 @@
-// What becomes of a segment whose spec asks for more than the specialised kernels know, and how its
+// How a segment is computed whose spec needs more than the specialised kernels have, and how its
 // rows are cut if the kernels of this folder compute it: a pure function of the spec, the spatial
-// size and which parameters there are.
+// size and the present parameters.
 //
 // Host code without a CUDA dependency, so that it is tested on any machine.
 
@@ -14,28 +14,28 @@
 
 namespace normd::norm::cuda {
 
-// What computes a segment.
+// The kernels that compute a segment.
 enum class Lowering : std::uint8_t {
-  // The specialised kernels, as it is.
+  // The specialised kernels, unchanged.
   kPlain = 0,
-  // The same, each position a sample of its own.
+  // The same, with each position as a sample.
   kPositions = 1,
-  // A kernel that works out a factor and an offset for each sample and channel, and the specialised
-  // kernels with these as gamma and beta: all samples' channels are then those of one sample.
+  // A kernel that computes a factor and an offset for each sample and channel, then the specialised
+  // kernels with these as gamma and beta: all samples' channels then count as one sample's.
   kFactors = 2,
-  // The kernels of rows in a block, with each sample's scale and shift in place of gamma and beta,
-  // or for a `weight_offset` with gamma and beta as those of every sample.
+  // The kernels of rows in a block, with each sample's scale and shift in place of gamma and beta
+  // or, for a `weight_offset`, with gamma and beta as those of every sample.
   kModulated = 3,
   // The kernels of this folder.
   kStages = 4,
 };
 
-// Which parameters a segment has.
+// The parameters that a segment has.
 struct PresentParams {
   bool affine = false;           // Gamma or beta.
-  bool rows_type_gamma = false;  // Gamma, and it and beta have the rows' type.
+  bool rows_type_gamma = false;  // Gamma is present, and gamma and beta have the rows' type.
   bool input_bias = false;
-  int channel_bytes = 0;  // What gamma and beta take for a channel.
+  int channel_bytes = 0;  // Bytes of gamma and beta per channel.
 
   static PresentParams Of(const NormParams& params, DType dtype) {
     const auto bytes_of = [](const ParamVector& param) {
@@ -50,7 +50,7 @@ struct PresentParams {
 
 Lowering LowerSegment(const NormSpec& spec, std::int64_t spatial, const PresentParams& params);
 
-// The spec and the counts that the specialised kernels see of a segment with kPlain, kPositions or
+// The spec and the counts that the specialised kernels get for a segment with kPlain, kPositions or
 // kFactors; with kModulated and kStages they are the segment's own.
 struct LoweredRows {
   NormSpec spec;
@@ -60,27 +60,27 @@ struct LoweredRows {
 LoweredRows LowerRows(const NormSpec& spec, Lowering lowering, std::int64_t samples,
                       std::int64_t spatial);
 
-// How the rows of a segment lie in memory, for the kernels of this folder. Given statistics have no
-// rows; any elements that share no work make one.
+// The layout of a segment's rows in memory, for the kernels of this folder. Given statistics have
+// no rows: any elements can then form one.
 struct StageRows {
   RowPlaces places = RowPlaces::kTogether;
-  std::int64_t elements = 0;     // Of a row.
-  std::int64_t groups = 1;       // Rows of a sample, or of a position of one.
-  std::int64_t positions = 1;    // Rows of a group of a sample.
+  std::int64_t elements = 0;     // Per row.
+  std::int64_t groups = 1;       // Rows of a sample, or of one of its positions.
+  std::int64_t positions = 1;    // Rows per group of a sample.
   std::int64_t channel_run = 1;  // Consecutive elements that have the same channel.
 
   std::int64_t rows_of_sample() const { return groups * positions; }
 };
 StageRows RowsOfStages(const NormSpec& spec, std::int64_t spatial);
 
-// 16-byte vectors of a row that one lane holds at once: few where a second tensor is held beside
-// them and of short rows, many elsewhere, which spreads what a row costs over more elements.
+// 16-byte vectors of a row that one lane holds at once: few beside a second tensor and for short
+// rows, many elsewhere, which spreads a row's cost over more elements.
 inline constexpr int kFewVectors = 4;
 inline constexpr int kManyVectors = 8;
 // The most warps that share a row.
 inline constexpr int kStageWarps = 32;
 
-// Warps of each block of a row that is cut into slices of up to 32 KiB; longer ones have twice as
+// Warps in each block of a row that is cut into slices of up to 32 KiB; longer slices have twice as
 // many.
 inline constexpr int kSliceWarps = 8;
 
@@ -88,11 +88,11 @@ inline constexpr int kSliceWarps = 8;
 // is no beta and no input bias: their largest results follow from the largest products.
 bool ScalesFirst(const NormSpec& spec);
 
-// Whether sliced_rows.cu knows the stages and types of a spec.
+// Whether sliced_rows.cu has the stages and types of a spec.
 bool SlicesRows(const NormSpec& spec);
 
-// Fills in a plan of Strategy::kStages. Rows over 64 KiB have several blocks, or none where
-// sliced_rows.cu cannot compute them: without clusters, say.
+// Fills in a plan of Strategy::kStages. Rows over 64 KiB have several blocks, or none if
+// sliced_rows.cu cannot compute them, for example without clusters.
 void PlanStages(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits, Plan* plan);
 
 }  // namespace normd::norm::cuda

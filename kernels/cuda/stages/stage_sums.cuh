@@ -1,5 +1,5 @@
-// Statistics of a row whose elements come as values: of what a lane holds, and of the team that
-// shares a row.
+// Statistics of a row whose elements come as values: for a lane, and for the team that shares a
+// row.
 //
 // The sums are those of device/moments.cuh. Where a row has no mean, Moments::m2 is the sum of
 // squares or of absolutes, or the largest absolute. Which lane holds an element, and the order of
@@ -14,8 +14,8 @@
 
 namespace normd::norm::cuda {
 
-// Who shares a row: `width` lanes of a warp, or all warps of a team. Vector i of the row's
-// vectors * size() first ones belongs to thread i % size(), and so on for those that follow.
+// The threads that share a row: `width` lanes of a warp, or all warps of a team. Vector i of the
+// row's first vectors * size() belongs to thread i % size(), and so on for the following ones.
 //
 // With kSeveral a block may have up to kMostTeams teams of warps, else one.
 inline constexpr int kMostTeams = 4;
@@ -23,14 +23,14 @@ template <bool kSeveral = false>
 struct StageTeam {
   int width;    // A power of two.
   int warps;    // 0: the row belongs to `width` lanes.
-  int vectors;  // That a thread takes at once.
-  int number;   // Of the team in its block.
-  int lane;     // Of the width.
-  int warp;     // Of the team.
-  int thread;   // Of the team.
+  int vectors;  // Vectors that a thread takes at once.
+  int number;   // Number of the team in its block.
+  int lane;     // Within the width.
+  int warp;     // Within the team.
+  int thread;   // Within the team.
 
-  // The calling thread's, as the plan says, in blocks whose x is the threads of one team of warps
-  // and whose y is the teams, or whose x is the lanes of several teams.
+  // The calling thread's team, from the plan. In a block either x counts the threads of one team of
+  // warps and y the teams, or x counts the lanes of several teams.
   __device__ StageTeam(int row_width, int row_warps, int row_vectors)
       : width(row_width), warps(row_warps), vectors(row_vectors) {
     const int own = static_cast<int>(threadIdx.x);
@@ -40,9 +40,9 @@ struct StageTeam {
     number = warps == 0 ? own >> (31 - __clz(width)) : static_cast<int>(threadIdx.y);
   }
   __device__ int size() const { return warps == 0 ? width : warps * kLanes; }
-  // Where the team's warps leave what they exchange, among those of all teams of a block.
+  // The team's first place for exchanges, among those of all teams of a block.
   __device__ int first_warp() const { return number * warps; }
-  // A barrier of a team of warps. Their numbers are constants: a block takes all 16 otherwise.
+  // A barrier of a team of warps. Barrier numbers are constants: otherwise a block takes all 16.
   __device__ void Sync() const {
     const int threads = warps * kLanes;
     switch (kSeveral ? number : 0) {
@@ -54,8 +54,8 @@ struct StageTeam {
   }
 };
 
-// What the warps of a block exchange for a row. Rows take turns with two of them: between the use
-// of one and its next the team has met for the other.
+// The exchange between the warps of a block for a row. Rows alternate between two of them: between
+// two uses of one, the team has met for the other.
 template <typename Value>
 struct WarpPartials {
   Value of_warp[kStageWarps];
@@ -70,7 +70,7 @@ __device__ inline int SumOfWarp(int value) {
 #endif
 }
 
-// Adds the first `present` elements to what rows without a mean are normalized by.
+// Adds the first `present` elements to the statistics of rows without a mean.
 template <typename T, bool kAbsolutes>
 __device__ inline void AddUncentered(Statistics statistics,
                                      const Accumulator<T> (&values)[kPerVector<T>], int present,
@@ -106,7 +106,7 @@ __device__ inline Moments<A> UncenteredMoments(Statistics statistics, const A (&
 }
 
 // The statistics of kVectors vectors of a thread: get(i, values) gives the elements of vector i, of
-// which present(i) exist, those in front. Without kAbsolutes the statistics are of squares.
+// which the first present(i) exist. Without kAbsolutes the statistics are of squares.
 template <typename T, int kVectors, bool kAbsolutes = true, typename Get, typename Present>
 __device__ inline Moments<Accumulator<T>> MomentsOfVectors(Statistics statistics, Get get,
                                                            Present present) {
@@ -154,7 +154,7 @@ __device__ inline Moments<Accumulator<T>> MomentsOfVectors(Statistics statistics
   return UncenteredMoments<A>(statistics, squares, largest, count);
 }
 
-// Of two sets of a thread, the first of which comes earlier in the row.
+// Merges two sets of a thread; the first comes earlier in the row.
 template <typename A>
 __device__ inline Moments<A> MergeStatistics(Statistics statistics, const Moments<A>& a,
                                              const Moments<A>& b) {
@@ -167,7 +167,7 @@ __device__ inline Moments<A> MergeStatistics(Statistics statistics, const Moment
   return merged;
 }
 
-// Of what the lanes of a group of `width` hold, `count` elements in all.
+// Merges the sets of a group of `width` lanes, `count` elements in all.
 template <typename A>
 __device__ inline Moments<A> MergeStatistics(Statistics statistics, const Moments<A>& own, A count,
                                              int width) {
@@ -180,7 +180,7 @@ __device__ inline Moments<A> MergeStatistics(Statistics statistics, const Moment
   return MergeLanes(own, count, width, statistics == Statistics::kMeanVariance);
 }
 
-// Merges what up to kWidth warps of a team have left, `elements` in all.
+// Merges the sets that up to kWidth warps of a team have left, `elements` in all.
 template <int kWidth, typename A, typename Team>
 __device__ inline Moments<A> MergeWarpsOfTeam(Statistics statistics, A elements, const Team& team,
                                               const WarpPartials<Moments<A>>& partials) {
@@ -190,14 +190,14 @@ __device__ inline Moments<A> MergeWarpsOfTeam(Statistics statistics, A elements,
   return MergeStatistics(statistics, partial, elements, kWidth);
 }
 
-// Of what a team holds of a row of `elements`, its warps `count` each; every thread gets the
-// result. All threads of the team call it together.
+// Merges a team's sets of a row of `elements`, `count` per warp; every thread gets the result. All
+// threads of the team call it together.
 template <typename A, typename Team>
 __device__ inline Moments<A> MergeTeam(Statistics statistics, const Moments<A>& own, A count,
                                        A elements, const Team& team,
                                        WarpPartials<Moments<A>>& partials) {
   if (team.warps == 0) {
-    // A width that is a constant takes a third of the instructions.
+    // With a constant width this takes a third of the instructions.
     return team.width == kLanes ? MergeStatistics(statistics, own, elements, kLanes)
                                 : MergeStatistics(statistics, own, elements, team.width);
   }
@@ -209,7 +209,7 @@ __device__ inline Moments<A> MergeTeam(Statistics statistics, const Moments<A>& 
                                  : MergeWarpsOfTeam<kLanes>(statistics, elements, team, partials);
 }
 
-// The largest magnitude that a team holds.
+// The largest magnitude in a team.
 template <typename Bits, typename Team>
 __device__ inline Bits LargestOfTeam(Bits own, const Team& team, WarpPartials<Bits>& partials) {
   own = LargestOfLanes(own, team.width);
@@ -220,7 +220,7 @@ __device__ inline Bits LargestOfTeam(Bits own, const Team& team, WarpPartials<Bi
       team.lane < team.warps ? partials.of_warp[team.first_warp() + team.lane] : Bits{0}, kLanes);
 }
 
-// What a row is normalized by.
+// The normalization of a row.
 template <typename A>
 __device__ inline RowScale<A> FinishStatistics(Statistics statistics, const Moments<A>& row,
                                                const Constant& eps) {

@@ -1,4 +1,4 @@
-// Elements on their way through the stages: combinations, activations, and what is written.
+// Elements between the stages: combinations, activations, and the written form.
 
 #ifndef NORMD_KERNELS_CUDA_STAGES_STAGE_VALUES_CUH_
 #define NORMD_KERNELS_CUDA_STAGES_STAGE_VALUES_CUH_
@@ -42,7 +42,7 @@ __device__ inline void CombineWith(Combine combine, A (&values)[N], const A (&ot
   }
 }
 
-// The bits of |value|, of which the largest is that of the largest magnitude, or of a NaN.
+// The bits of |value|: they are ordered like magnitudes, and a NaN's are the largest.
 __device__ inline std::uint32_t Magnitude(float value) {
   return __float_as_uint(value) & 0x7fffffffu;
 }
@@ -75,7 +75,7 @@ __device__ inline float LargerMagnitude(float magnitude, float value) {
 #endif
 }
 
-// Of `width` lanes that lie together, a power of two.
+// The largest of `width` adjacent lanes, a power of two.
 template <typename Bits>
 __device__ inline Bits LargestOfLanes(Bits value, int width) {
 #if __CUDA_ARCH__ >= 800
@@ -89,7 +89,7 @@ __device__ inline Bits LargestOfLanes(Bits value, int width) {
   return value;
 }
 
-// The scale of a row or block whose largest |y| is given, and what y is multiplied with.
+// The scale of a row or block with the given largest |y|, and the factor of y.
 template <typename A>
 struct QuantizationFactor {
   float scale;
@@ -98,7 +98,7 @@ struct QuantizationFactor {
   __device__ QuantizationFactor(Quantization quantization, A largest) {
     const A wanted = largest / static_cast<A>(quantization == Quantization::kInt8 ? 127 : 448);
     scale = static_cast<float>(wanted);
-    if (wanted < A(0x1p-126)) scale = 0x1p-126f;  // A NaN stays one.
+    if (wanted < A(0x1p-126)) scale = 0x1p-126f;  // A NaN stays a NaN.
     factor = A(1) / static_cast<A>(scale);
   }
 };

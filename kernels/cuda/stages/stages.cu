@@ -50,7 +50,7 @@ StageBatch EmptyStageBatch(const Launch& launch) {
   batch.places = rows.places;
   const bool last = spec.layout == Layout::kChannelsLast;
   batch.style_interleaved = last && spec.channels > 1;
-  // Segments of one position may share the batch with others, and lie in either order.
+  // Segments of one position may share the batch with others, and fit either order.
   batch.positions_outside = rows.places == RowPlaces::kTogether &&
                             (spec.rows == Rows::kPosition || spec.statistics == Statistics::kGiven);
   if (rows.places == RowPlaces::kScattered) {
@@ -133,8 +133,8 @@ StageSegment EntryOf(const NormSpec& spec, const Segment& segment, const StageRo
   return entry;
 }
 
-// Whether rows lie together at multiples of 16 bytes in all tensors of x's shape, and of as many
-// bytes as a vector has elements in a quantized y.
+// Whether rows are contiguous at multiples of 16 bytes in all tensors of x's shape and, in a
+// quantized y, at multiples of a vector's number of elements.
 bool IsAligned(const StageBatch& batch) {
   if (batch.places != RowPlaces::kTogether) return false;
   const auto element = static_cast<std::int64_t>(SizeOf(batch.dtype));

@@ -1,4 +1,4 @@
-// The stages that the specialised kernels do not know. Internal.
+// The stages that the specialised kernels do not have. Internal.
 
 #ifndef NORMD_KERNELS_CUDA_STAGES_STAGES_H_
 #define NORMD_KERNELS_CUDA_STAGES_STAGES_H_
@@ -19,7 +19,7 @@ Status LaunchStages(const Launch& launch);
 // as the caller gave them, with its own statistics and no stage before them.
 Status LaunchStatistics(const Launch& launch);
 
-// The same of InstanceNorm's rows, but with sqrt(variance + eps) in rstd_out.
+// The same for InstanceNorm's rows, but with sqrt(variance + eps) in rstd_out.
 Status LaunchDeviations(const Launch& launch);
 
 // One segment of Lowering::kFactors.
@@ -29,10 +29,10 @@ struct FactorsLaunch {
   const DeviceLimits& limits;
   const Segment& segment;
   cudaStream_t stream;
-  void* factors;  // [samples, channels] in the accumulation type, and as many offsets behind them.
+  void* factors;  // [samples, channels] in the accumulation type, then as many offsets.
 };
 std::size_t FactorsBytes(const NormSpec& spec, std::int64_t samples);
-// Enqueues what fills in the factors and offsets, which are to be taken as gamma and beta.
+// Enqueues the computation of the factors and offsets, which replace gamma and beta.
 Status LaunchFactors(const FactorsLaunch& launch);
 
 }  // namespace normd::norm::cuda
