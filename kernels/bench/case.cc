@@ -67,7 +67,7 @@ Status ParseActivation(const std::string& text, Activation* activation) {
                          "\", wanted relu, leaky_relu, silu, gelu or gelu_tanh");
 }
 
-// "name[:row|:block]" of a quantized output. False if the text is none.
+// Parses "name[:row|:block]" of a quantized output. False for any other text.
 bool ParseQuantization(const std::string& text, NormSpec* spec) {
   const std::size_t colon = text.find(':');
   const std::string name = text.substr(0, colon);
@@ -82,7 +82,7 @@ bool ParseQuantization(const std::string& text, NormSpec* spec) {
   return true;
 }
 
-// One of the stages after a "+".
+// Parses one stage after a "+".
 Status ParseStage(const std::string& text, NormSpec* spec) {
   if (text == "residual") {
     spec->residual = spec->residual_out = true;
@@ -104,7 +104,7 @@ Status ParseStage(const std::string& text, NormSpec* spec) {
   return Status();
 }
 
-// The spec of "name[:groups]" for `channels`; dtype and layout are filled in by the caller.
+// Parses "name[:groups]" into a spec for `channels`; the caller fills in dtype and layout.
 Status ParseNorm(const std::string& text, std::int64_t channels, NormSpec* spec) {
   const DType dtype = spec->dtype;
   const bool positions = text.starts_with("position_");
@@ -130,13 +130,13 @@ Status ParseNorm(const std::string& text, std::int64_t channels, NormSpec* spec)
   return Status();
 }
 
-// Cuts a case's dimensions from 1 on into those of "1.3", which are normalized, and the others.
+// Divides a case's dimensions from 1 on into the normalized ones, such as "1.3", and the others.
 Status CutAxes(const std::string& text, Case* c) {
   RunSizes channels, positions;
   channels.fill(1);
   positions.fill(1);
   std::size_t run = 0;
-  std::size_t before = 0;  // The axis before.
+  std::size_t before = 0;  // The previous axis.
   c->samples = 1;
   const auto refuse = [&] {
     return InvalidArgument("operation: axes \"" + text +
@@ -309,7 +309,7 @@ std::vector<Case> DefaultSuite() {
 }
 
 void ScaleTo(std::int64_t max_bytes, Case* c) {
-  // Dimensions between the first and the axes count samples too.
+  // Dimensions between the first and the axes count as samples too.
   const std::int64_t of_first = c->samples / c->dims[0];
   while (c->dims[0] > 1 && c->tensor_bytes() > max_bytes) {
     c->dims[0] /= 2;

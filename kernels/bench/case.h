@@ -1,4 +1,4 @@
-// What norm_bench measures: one operation on one tensor, described by short text.
+// A case of norm_bench: one operation on one tensor, described by short text.
 
 #ifndef NORMD_KERNELS_BENCH_CASE_H_
 #define NORMD_KERNELS_BENCH_CASE_H_
@@ -12,18 +12,18 @@
 namespace normd::norm::bench {
 
 struct Case {
-  std::string op;  // As MakeCase takes it, such as "group_norm:32+silu".
+  std::string op;  // In MakeCase's form, such as "group_norm:32+silu".
   NormSpec spec;
   std::int64_t samples = 0;
   std::int64_t spatial = 1;
   RunSizes spatial_runs = {};
-  std::vector<std::int64_t> dims;  // The tensor as the user names it, leading dimension = samples.
+  std::vector<std::int64_t> dims;  // The user's dimensions; the leading one is the samples.
 
   std::int64_t elements() const { return samples * spec.channels * spatial; }
   std::int64_t tensor_bytes() const {
     return elements() * static_cast<std::int64_t>(SizeOf(spec.dtype));
   }
-  // What a call reads and writes of tensors of x's shape, for the ratio to a copy.
+  // Bytes of tensors of x's shape that a call reads and writes, for the ratio to a copy.
   std::int64_t moved_bytes() const;
   std::string shape() const;  // "112x64x512x512"
   std::string name() const;   // "group_norm:8 float32 first 112x64x512x512", what --filter matches
@@ -52,7 +52,7 @@ std::vector<Case> DefaultSuite();
 // The suite of docs/experiments.md.
 std::vector<Case> FullSuite();
 
-// Halves the number of samples until the tensor has at most `max_bytes`, and keeps at least one.
+// Halves the number of samples until the tensor has at most `max_bytes`; keeps at least one.
 void ScaleTo(std::int64_t max_bytes, Case* c);
 
 const char* Name(Layout layout);  // "first", "last", "interleaved"

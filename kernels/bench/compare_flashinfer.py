@@ -68,7 +68,7 @@ FUNCTIONS = {
     "GemmaFusedAddRMSNorm": (GEMMA_SHAPES, "x, residual, gamma, rows, d, d, d, eps, pdl, stream"),
     "LayerNorm": (LAYER_SHAPES, "x, gamma, beta, y, rows, d, eps, stream"),
 }
-SMALL_SHAPES = SHAPES[:4]  # Of LayerNorm with bfloat16 parameters.
+SMALL_SHAPES = SHAPES[:4]  # For LayerNorm with bfloat16 parameters.
 HEADER = "flashinfer/norm.cuh"
 WRAPPER = """
 extern "C" int {name}(__nv_bfloat16* x, __nv_bfloat16* residual, {y_type}* y, {gamma_type}* gamma,

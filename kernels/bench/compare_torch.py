@@ -44,7 +44,7 @@ class Segment(ctypes.Structure):
 MEAN_VARIANCE, MEAN_SQUARE, GIVEN = 0, 1, 2
 ACTIVATIONS = {None: 0, "silu": 3}
 ROTATED_BYTES = 256 << 20
-CALLS = 8  # Of a sample.
+CALLS = 8  # Per sample.
 
 
 def prepare(library, spec, params, x, y, samples, spatial):

@@ -37,7 +37,7 @@ LINES = (("float32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfl
          ("tf32", torch.float16), ("float32", torch.float16), ("float32_strict", torch.float32))
 CHECKED_SAMPLES = 64
 PAUSE_SECONDS = 0.005  # Before a call: none begins on a chip that another has heated.
-HOT_SECONDS = 0.15  # Of a turn.
+HOT_SECONDS = 0.15  # Per turn.
 HOT_SAMPLES = 256  # Fewer leave the power limit alone: short turns.
 
 

@@ -26,7 +26,7 @@ struct FreeBuffer {
 };
 using Buffer = std::unique_ptr<char, FreeBuffer>;
 
-// A case's tensors: x and y, and what else its spec has.
+// A case's tensors: x, y and the others of its spec.
 struct Tensors {
   Segment segment(const Case& c) const {
     Segment segment;
@@ -47,7 +47,7 @@ struct Tensors {
   }
 
   Buffer x, y;
-  Buffer second, sum;  // Null where the spec has none.
+  Buffer second, sum;  // Null if the spec has none.
   std::vector<char> gate, scale, shift;
   std::vector<std::int64_t> indexes;
   std::unique_ptr<float[]> scales;
@@ -83,7 +83,7 @@ class CpuDevice : public Device {
     const auto bytes = static_cast<std::size_t>(c.tensor_bytes());
     char* const y = tensors.y.get();
 
-    // All ones is a NaN in every type: an element that is not written shows in the error.
+    // All ones is a NaN in every type, so an element that is not written shows in the error.
     InParallel(bytes, [&](std::size_t begin, std::size_t end) {
       std::memset(y + begin, 0xff, end - begin);
     });
@@ -124,7 +124,7 @@ class CpuDevice : public Device {
     return sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE) / 6;
   }
 
-  // Calls part(begin, end) on one equal piece for each thread.
+  // Calls part(begin, end) on one equal piece per thread.
   void InParallel(std::size_t bytes, const auto& part) {
     const auto pieces = static_cast<std::size_t>(threads_);
     arena_.execute([&] {
@@ -186,7 +186,7 @@ class CpuDevice : public Device {
     });
   }
 
-  // Times the two in turn until min_seconds have passed; the norm moves `copies` times a copy's
+  // Times the two in turns until min_seconds have passed; the norm moves `copies` times a copy's
   // bytes.
   void Time(const auto& norm, const auto& copy, double copies, Status* status, Measurement* out) {
     const auto normalize = [&] {

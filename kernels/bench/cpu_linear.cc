@@ -18,8 +18,8 @@ namespace {
 
 constexpr int kMinRepetitions = 7;
 constexpr int kMaxRepetitions = 2000;
-// Threads spin for some milliseconds after a call, OpenMP's after a product longer than ours after
-// a layer, and would take the other's threads their cores.
+// Threads spin for some milliseconds after a call: OpenMP's after a product longer than ours after
+// a layer. Without a rest they would occupy the other's cores.
 constexpr auto kRest = std::chrono::milliseconds(15);
 constexpr double kMinSampleMs = 20;  // Shorter calls are repeated within one sample.
 // The reference takes some nanoseconds for each product.
@@ -43,7 +43,7 @@ double MillisecondsOf(int calls, const auto& call) {
          calls;
 }
 
-// Samples at even distances, the first and the last among them.
+// Checks samples at even distances, including the first and the last.
 Status Check(const LinearNormSpec& spec, const LinearNormParams& params,
              const LinearNormSegment& all, LinearMeasurement* out) {
   const auto size = static_cast<std::int64_t>(SizeOf(spec.dtype));
@@ -94,7 +94,7 @@ struct LayerData {
     x = random(c.dtype, c.samples * c.in_features, 1, 2);
     float_x = random(DType::kFloat32, c.samples * c.in_features, 1, 2);
     y = random(c.dtype, results, 1, 3);
-    // All ones is a NaN in every type: an element that is not written shows in the error.
+    // All ones is a NaN in every type, so an element that is not written shows in the error.
     out = Aligned(std::vector<char>(static_cast<std::size_t>(results) * SizeOf(c.dtype),
                                     static_cast<char>(0xff)));
     z.resize(static_cast<std::size_t>(results) * sizeof(float) / sizeof(CacheLine) + 1);
@@ -107,7 +107,7 @@ struct LayerData {
 
   LinearNormSpec spec;
   std::vector<CacheLine> weight, bias, x, y, out;
-  std::vector<CacheLine> float_x, z;  // What the bare product reads and writes.
+  std::vector<CacheLine> float_x, z;  // The memory of the bare product.
   LinearNormParams params;
   LinearNormSegment segment;
 };
@@ -115,7 +115,7 @@ struct LayerData {
 // Calls both in turns, until the settings' time is over, and takes the medians.
 void MeasureInTurns(const Settings& settings, int threads, const auto& run_layer,
                     const auto& run_product, LinearMeasurement* out) {
-  // The time of one call, once the threads that the other one's turn has put to sleep are awake.
+  // The time of one call, after waking the threads that slept during the other one's turn.
   const auto turn = [&](int calls, const auto& call) {
     if (threads > 1) {
       std::this_thread::sleep_for(kRest);

@@ -1,4 +1,4 @@
-// The fused layer on the CPU beside the matrix product that it cannot be faster than.
+// The fused layer on the CPU beside the matrix product, which bounds its speed.
 
 #ifndef NORMD_KERNELS_BENCH_CPU_LINEAR_H_
 #define NORMD_KERNELS_BENCH_CPU_LINEAR_H_
@@ -7,7 +7,7 @@
 
 namespace normd::norm::bench {
 
-// Device::MeasureLinear of the CPU.
+// Device::MeasureLinear for the CPU.
 Status MeasureLinearOnCpu(const Settings& settings, const LinearCase& c, LinearMeasurement* out);
 
 }  // namespace normd::norm::bench

@@ -23,7 +23,7 @@ constexpr std::int64_t kMaxReplayedBytes = 16 << 20;
 // The buffers that calls take in turn are this many bytes together at least: four times the largest
 // L2 cache, so that no call finds its tensor there.
 constexpr std::size_t kRotatedBytes = 256 << 20;
-// Of a case with stages, which is checked on the host.
+// The results of a case with stages, which are checked on the host.
 constexpr std::int64_t kCheckedElements = 1 << 20;
 
 // Parameters in device memory.
@@ -85,7 +85,7 @@ class CudaDevice : public Device {
     if (Status status = ParseForced(); !status.ok()) return status;
     const DType dtype = settings_.params_like_tensor ? c.spec.dtype : settings_.param_dtype;
     NormParams params;
-    params.gamma = params.beta = {&params, dtype};  // Nothing is read there.
+    params.gamma = params.beta = {&params, dtype};  // The address is not read.
     Status status = cuda::MakePlan(c.spec, c.spatial, cuda::PresentParams::Of(params, c.spec.dtype),
                                    limits_, forced_, &plan);
     *out = cuda::Describe(plan);
@@ -93,7 +93,7 @@ class CudaDevice : public Device {
   }
 
  private:
-  // The fused layer's names are others.
+  // The fused layer's tiles have other names.
   Status ParseForced() {
     return settings_.strategy.empty() ? Status()
                                       : cuda::ParseStrategy(settings_.strategy, &forced_);
@@ -105,7 +105,7 @@ class CudaDevice : public Device {
 
     const Case& c;
     std::vector<DeviceBuffer> x, y;         // Taken in turn.
-    std::vector<DeviceBuffer> second, sum;  // The same; empty where the spec has none.
+    std::vector<DeviceBuffer> second, sum;  // Likewise; empty if the spec has none.
     DeviceBuffer gate, scale, shift, indexes, scales;
     DeviceParams params;
     DeviceBuffer workspace;
@@ -171,10 +171,10 @@ class CudaDevice : public Device {
     if (!status.ok()) return status;
     status = cuda::InitWorkspace(run->workspace.get(), run->workspace_bytes, stream_);
     if (!status.ok()) return status;
-    return ToStatus(cudaStreamSynchronize(stream_), "fill");  // The pool goes.
+    return ToStatus(cudaStreamSynchronize(stream_), "fill");  // The pool is freed next.
   }
 
-  // What a spec has for each sample or row.
+  // Prepares the spec's per-sample and per-row tensors.
   Status PrepareOfSamples(Run* run) const {
     const NormSpec& spec = run->c.spec;
     const std::int64_t count = run->c.samples * spec.channels;
@@ -219,7 +219,7 @@ class CudaDevice : public Device {
     }
     if (!status.ok()) return status;
     const Segment segment = run.segment(0);
-    // All ones is a NaN in every type: an element that is not written shows in the error.
+    // All ones is a NaN in every type, so an element that is not written shows in the error.
     const auto bytes = static_cast<std::size_t>(run.c.tensor_bytes());
     for (void* const output : {segment.y, segment.residual_out}) {
       if (output == nullptr || !status.ok()) continue;
@@ -227,7 +227,7 @@ class CudaDevice : public Device {
     }
     if (status.ok()) status = Normalize(run, 0);
     if (!status.ok()) return status;
-    // The reference on the device knows plain specs.
+    // The reference on the device only has plain specs.
     if (!IsPlain(run.c.spec, run.params.view) || run.c.spec.residual) {
       status = ToStatus(cudaStreamSynchronize(stream_), "run");
       if (!status.ok()) return status;

@@ -60,7 +60,7 @@ class LinearRun {
   }
 
   Status Check(LinearMeasurement* out) const {
-    // All ones is a NaN in every type: an element that is not written shows in the error.
+    // All ones is a NaN in every type, so an element that is not written shows in the error.
     const auto bytes =
         static_cast<std::size_t>(segment_.samples * spec_.out_features) * SizeOf(spec_.dtype);
     Status status = ToStatus(cudaMemsetAsync(segment_.out, 0xff, bytes, stream_), "cudaMemset");
@@ -83,7 +83,7 @@ class LinearRun {
     if (!status.ok()) return status;
     status = ToStatus(FillFromPool(pool.get(), dtype, seed, bytes, out->get(), stream_), "fill");
     if (!status.ok()) return status;
-    return ToStatus(cudaStreamSynchronize(stream_), "fill");  // The pool goes.
+    return ToStatus(cudaStreamSynchronize(stream_), "fill");  // The pool is freed next.
   }
 
   Status PrepareLayer() {

@@ -10,7 +10,7 @@
 
 namespace normd::norm::bench {
 
-// Device::MeasureLinear of CUDA, on the current device. settings.strategy names a tile.
+// Device::MeasureLinear for CUDA, on the current device. settings.strategy names a tile.
 Status MeasureLinearOnCuda(const Settings& settings, const cuda::DeviceLimits& limits,
                            cudaStream_t stream, const LinearCase& c, LinearMeasurement* out);
 

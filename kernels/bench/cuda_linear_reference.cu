@@ -25,7 +25,7 @@ __device__ double Load(DType dtype, const void* data, std::int64_t i) {
   return 0;
 }
 
-// z[n, f] of sample n * stride: one warp to a feature.
+// z[n, f] of sample n * stride: one warp per feature.
 __global__ void ProductKernel(LinearNormSpec spec, LinearNormParams params, const void* x,
                               std::int64_t stride, double* z) {
   const std::int64_t feature =
@@ -49,7 +49,7 @@ struct FreeDevice {
   void operator()(void* data) const { cudaFree(data); }
 };
 
-// Rows of the samples compared, on the host.
+// Rows of the compared samples, on the host.
 struct Samples {
   std::vector<double> z;
   std::vector<float> y;

@@ -12,9 +12,10 @@
 namespace normd::norm::bench {
 
 struct LinearError {
-  double relative = 0;       // ||out - reference|| / ||reference|| over all elements compared.
-  double max = 0;            // Largest |out - reference|.
-  std::int64_t samples = 0;  // Compared: at most 16, at even distances, the first among them.
+  double relative = 0;  // ||out - reference|| / ||reference|| over all elements compared.
+  double max = 0;       // Largest |out - reference|.
+  // Compared samples: at most 16, at even distances, including the first.
+  std::int64_t samples = 0;
 };
 
 // Computes samples of a segment in float64 and compares segment.out with them; a NaN in only one of

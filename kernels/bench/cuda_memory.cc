@@ -44,8 +44,8 @@ Timer::~Timer() {
 
 Status Timer::Time(cudaStream_t stream, int calls, std::size_t* next,
                    const std::function<Status(std::size_t)>& call, double* ms) const {
-  // The call before the first leaves results in the L2 cache, which the first one's push out. One
-  // of the same kind goes before, so that no call pays for what another kind left.
+  // The call before the first leaves results in the L2 cache, which the first one evicts. That call
+  // is of the same kind, so that no call pays for another kind's results.
   for (int i = -1; i < calls; ++i) {
     if (i == 0) cudaEventRecord(begin_, stream);
     if (Status status = call((*next)++); !status.ok()) return status;

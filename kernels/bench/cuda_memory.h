@@ -23,7 +23,7 @@ struct FreeOnDevice {
 using DeviceBuffer = std::unique_ptr<void, FreeOnDevice>;
 
 Status Allocate(std::size_t bytes, DeviceBuffer* out);
-// Returns when the bytes are there for every stream.
+// Returns when the bytes are visible to every stream.
 Status Upload(const std::vector<char>& host, DeviceBuffer* out);
 
 // Not thread-safe.
@@ -34,11 +34,11 @@ class Timer {
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
 
-  // Milliseconds of one of `calls` calls that are enqueued on the stream one behind the other;
-  // `next` numbers the calls. Blocks.
+  // Milliseconds of one of `calls` calls that are enqueued on the stream in sequence; `next`
+  // numbers the calls. Blocks.
   Status Time(cudaStream_t stream, int calls, std::size_t* next,
               const std::function<Status(std::size_t)>& call, double* ms) const;
-  // The same of a graph that captures the calls, the median of some replays.
+  // The same for a graph that captures the calls: the median of some replays.
   Status TimeReplay(cudaStream_t stream, int calls, std::size_t* next,
                     const std::function<Status(std::size_t)>& call, double* ms) const;
 

@@ -12,7 +12,7 @@ namespace normd::norm::bench {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr std::int64_t kPieceElements = std::int64_t{1} << 16;  // One block takes so many of a row.
+constexpr std::int64_t kPieceElements = std::int64_t{1} << 16;  // A block's share of a row.
 constexpr std::int64_t kMaxBlocksPerDimension = 65535;
 
 __device__ double Load(DType dtype, const void* data, std::int64_t index) {
@@ -111,7 +111,7 @@ __global__ void CompareRows(NormSpec spec, NormParams params, const void* x, con
       worst = isnan(error) ? INFINITY : max(worst, error);
     });
   }
-  // The bits of doubles >= 0 are in the doubles' order.
+  // The bits of doubles >= 0 are ordered like the doubles.
   atomicMax(worst_bits, static_cast<unsigned long long>(__double_as_longlong(worst)));
 }
 

@@ -43,7 +43,7 @@ class HostSample {
   const Segment& segment() const { return segment_; }
 
  private:
-  // Replaces a tensor, of which the sample has so many bytes, by a copy in host memory.
+  // Replaces a tensor with `bytes` bytes per sample by a copy in host memory.
   template <typename T>
   void Take(std::int64_t bytes, T** tensor) {
     if (*tensor == nullptr || !status_.ok()) return;

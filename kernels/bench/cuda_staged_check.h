@@ -10,7 +10,7 @@
 
 namespace normd::norm::bench {
 
-// Fills in the largest error of whole samples, the first and the last among them, of about
+// Fills in the largest error of whole samples, including the first and the last, of about
 // `max_elements` together, which it copies to the host. `segment` is in device memory; the device
 // has finished with it. Blocks.
 Status MaxErrorOfStages(const Case& c, const HostParams& params, const Segment& segment,

@@ -79,13 +79,13 @@ HostParams::HostParams(const NormSpec& spec, DType param_dtype, std::uint64_t se
                            seed + 1)),
       beta(RandomElements(dtype, spec.channels * std::max<std::int64_t>(spec.styles, 1), -0.5, 0.5,
                           seed + 2)) {
-  // Norms that divide by more than a mean square, and modulated ones, have none of their own.
+  // Norms by other than the mean square, and modulated ones, have no parameters.
   if (spec.statistics > Statistics::kGiven || spec.scale || spec.shift) {
     gamma.clear();
     beta.clear();
   } else if (spec.statistics == Statistics::kMeanSquare &&
              (spec.residual || spec.quantization != Quantization::kNone)) {
-    beta.clear();  // As language models have it.
+    beta.clear();  // As in language models.
   }
   if (spec.statistics != Statistics::kGiven) return;
   mean = RandomElements(dtype, spec.channels, -0.5, 0.5, seed + 3);

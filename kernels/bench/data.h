@@ -17,8 +17,9 @@ inline constexpr std::int64_t kPoolChunkElements = 4096;
 std::vector<char> RandomElements(DType dtype, std::int64_t elements, double low, double high,
                                  std::uint64_t seed);
 
-// Where in a pool of kPoolElements the values of a tensor's chunk begin. Large tensors are filled
-// with chunks of kPoolChunkElements out of one pool: as fast as a copy, and no two rows alike.
+// The place in a pool of kPoolElements at which the values of a tensor's chunk begin. Large tensors
+// are filled with chunks of kPoolChunkElements from one pool: as fast as a copy, and no two rows
+// are alike.
 constexpr std::int64_t PoolOffset(std::int64_t chunk, std::uint64_t seed) {
   std::uint64_t z = (static_cast<std::uint64_t>(chunk) + seed) * 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -35,8 +36,8 @@ struct HostParams {
   std::vector<char> gamma, beta, mean, variance;  // The last two may be empty.
 };
 
-// StagedMaxError's over whole rows picked at even distances, the first and the last among them, of
-// about `max_elements` elements together; for what is not plain, over whole samples. Adds the
+// StagedMaxError over whole rows at even distances, including the first and the last, of about
+// `max_elements` elements together; for specs that are not plain, over whole samples. Adds the
 // number of elements to *checked.
 double MaxError(const NormSpec& spec, const NormParams& params, const Segment& segment,
                 std::int64_t max_elements, std::int64_t* checked);

@@ -22,7 +22,7 @@ Status ParsePrecision(const std::string& name, Precision* out) {
   return InvalidArgument("--precisions: \"" + name + "\" is not one of " + names);
 }
 
-// NaN where nothing was measured.
+// NaN if nothing was measured.
 double Measured(double value) {
   return value > 0 ? value : std::numeric_limits<double>::quiet_NaN();
 }

@@ -1,4 +1,4 @@
-// The fused layer in norm_bench: what is measured, and how it is reported.
+// The fused layer in norm_bench: its cases, and their report.
 
 #ifndef NORMD_KERNELS_BENCH_LINEAR_H_
 #define NORMD_KERNELS_BENCH_LINEAR_H_
@@ -39,7 +39,7 @@ struct LinearMeasurement {
 struct LinearResult {
   LinearCase measured;
   LinearMeasurement measurement;
-  Status status;  // Not ok: the case did not run, and the measurement means nothing.
+  Status status;  // If not ok, the case did not run, and the measurement means nothing.
 };
 
 // A shape such as "1024x8192x8192", a type and a precision by their names. InvalidArgument names

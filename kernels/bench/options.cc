@@ -57,7 +57,7 @@ Status ParseNumber(const std::string& flag, const std::string& text, Number* val
   return InvalidArgument("--" + flag + ": \"" + text + "\", wanted a number >= 0");
 }
 
-// Flags by name with their default values; what the command line names must be among them.
+// Flags by name with their default values; the command line may name only these.
 using Flags = std::map<std::string, std::string>;
 
 Status ReadFlags(const std::vector<std::string>& arguments, Flags* flags) {

@@ -20,7 +20,7 @@ struct Options {
   bool help = false;
   Settings settings;
   std::vector<Case> cases;
-  std::vector<LinearCase> linear_cases;  // Not empty: these alone.
+  std::vector<LinearCase> linear_cases;  // If not empty, only these run.
 };
 
 extern const char kUsage[];

@@ -13,7 +13,7 @@ namespace normd::norm::bench {
 struct Result {
   Case measured;
   Measurement measurement;
-  Status status;  // Not ok: the case did not run, and the measurement means nothing.
+  Status status;  // If not ok, the case did not run, and the measurement means nothing.
 };
 
 std::string TableHeader();

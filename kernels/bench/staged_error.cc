@@ -20,13 +20,13 @@ double ErrorOf(double got, double want) {
   return std::isnan(error) ? kInfinity : error;
 }
 
-// By how much `want` differs at least from what rounds to `got`, both over the scale.
+// The least distance between `want` and any value that rounds to `got`, both over the scale.
 double RoundingError(Quantization quantization, double got, double want) {
   char bytes = 0;
   StoreQuantized(quantization, &bytes, 0, want);
   const double rounded = LoadQuantized(quantization, &bytes, 0);
   if (rounded == got || (std::isnan(rounded) && std::isnan(got))) return 0;
-  // Between neighbours the midpoint decides; farther apart this is at least half of the distance.
+  // Between neighbours the midpoint decides; farther apart this is at least half the distance.
   return std::fabs(want - (rounded + got) / 2);
 }
 
@@ -44,7 +44,7 @@ double QuantizedError(const NormSpec& spec, const Segment& segment, const std::v
       worst = std::max(worst, std::isnan(error) ? kInfinity : error);
     }
   }
-  // Rows with scales of their own lie together: see case.h.
+  // Rows with scales of their own are contiguous: see case.h.
   for (std::size_t i = 0; i < y.size(); ++i) {
     const double scale = is_static ? spec.output_scale
                                    : double{segment.scale_out[i / row * blocks + i % row / block]};

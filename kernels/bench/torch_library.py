@@ -9,7 +9,8 @@ DTYPES = {torch.float32: 1, torch.float64: 2, torch.float16: 3, torch.bfloat16: 
 GRAPH_CALLS = 16
 HOT_TURNS = 4
 SKIPPED = 3  # First calls, which allocate and load.
-QUEUED_CYCLES = 2_000_000  # For which the device waits, until a call's kernels are all enqueued.
+# The device waits for this long, until all kernels of a call are enqueued.
+QUEUED_CYCLES = 2_000_000
 
 
 class Vector(ctypes.Structure):
