@@ -1,4 +1,4 @@
-// Whoever takes Normalize calls without blocking: one server, or a fleet of them.
+// A Caller sends Normalize calls and never blocks: a client of one server, or of a fleet.
 
 #ifndef NORMD_CLIENT_CALLER_H_
 #define NORMD_CLIENT_CALLER_H_
@@ -22,18 +22,17 @@ class Caller {
  public:
   virtual ~Caller() = default;
 
-  // Runs exactly once, on a thread of gRPC's and never within NormalizeAsync. It must not block; it
-  // may start further calls.
+  // Runs exactly once, on one of gRPC's threads and never within NormalizeAsync. It must not block;
+  // it may start further calls.
   using Done = absl::AnyInvocable<void(absl::StatusOr<NormalizeResponse>) &&>;
 
   // Starts a call; does not block. The tensors' bytes are not copied on the way to the socket.
   virtual std::shared_ptr<PendingCall> NormalizeAsync(const EncodedRequest& request,
                                                       Duration timeout, Done done) = 0;
 
-  // A tensor in memory as a stream, without blocking and without a thread: many can be in flight.
-  // `on_bytes` (may be empty) gets the result's bytes as they come, in order; then `done` runs,
-  // exactly once. Both on threads of gRPC's and never within NormalizeStreamAsync; they must not
-  // block.
+  // Sends a tensor in memory as a stream. Needs no thread, so many can be in flight. `on_bytes`
+  // (may be empty) gets the result's bytes as they come, in order; then `done` runs, exactly once.
+  // Both run on gRPC's threads and never within NormalizeStreamAsync; they must not block.
   using StreamDone = absl::AnyInvocable<void(absl::StatusOr<StreamResult>) &&>;
   virtual std::shared_ptr<PendingCall> NormalizeStreamAsync(
       std::shared_ptr<const StreamedTensor> tensor,

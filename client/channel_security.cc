@@ -44,11 +44,11 @@ class TokenInterceptors final : public grpc::experimental::ClientInterceptorFact
 
   grpc::experimental::Interceptor* CreateClientInterceptor(
       grpc::experimental::ClientRpcInfo*) override {
-    return new TokenInterceptor(authorization_);  // gRPC takes it over.
+    return new TokenInterceptor(authorization_);  // gRPC takes ownership.
   }
 
  private:
-  const std::string authorization_;  // The channel keeps this as long as it has calls.
+  const std::string authorization_;  // Calls keep the channel, and it keeps this.
 };
 
 }  // namespace

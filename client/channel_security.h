@@ -1,4 +1,4 @@
-// What a client's connections are secured with, from the files that its options name.
+// The security of a client's connections, from the files that its options name.
 
 #ifndef NORMD_CLIENT_CHANNEL_SECURITY_H_
 #define NORMD_CLIENT_CHANNEL_SECURITY_H_
@@ -15,16 +15,16 @@
 
 namespace normd::client {
 
-// Without TLS where `tls` is nothing. NotFound for a file that cannot be read, InvalidArgument for
-// a certificate without its key or a key without its certificate; both name the option.
+// No TLS if `tls` is empty. NotFound for a file that cannot be read, InvalidArgument for a
+// certificate without its key or a key without its certificate; both name the option.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(
     const std::optional<TlsOptions>& tls);
 
-// The token in a file: its one word. NotFound when it cannot be read, InvalidArgument when it holds
-// anything else; both name the option, neither shows what the file holds.
+// The token in a file, which holds one word. NotFound when it cannot be read, InvalidArgument when
+// it holds anything else; both name the option, and neither shows the contents.
 absl::StatusOr<std::string> ReadToken(const std::string& path);
 
-// Whether `target` cannot be reached over a network, so that a token may go there without TLS.
+// Whether `target` is on this machine, so that a token may go there without TLS.
 bool IsLocalTarget(const std::string& target);
 
 using Interceptors =

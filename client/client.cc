@@ -23,7 +23,7 @@ const char kNormalizeMethod[] = "/normd.v1.NormService/Normalize";
 const char kModelInferMethod[] = "/inference.GRPCInferenceService/ModelInfer";
 const char kNormalizeStreamMethod[] = "/normd.v1.NormService/NormalizeStream";
 
-// Until the second attempt to connect, and how long Connect waits for it.
+// The pause before the second attempt to connect, and Connect's limit for that attempt.
 constexpr int kFirstBackoffMs = 100;
 constexpr std::chrono::milliseconds kSecondAttempt{500};
 
@@ -31,7 +31,7 @@ constexpr int kKeepaliveTimeoutMs = 10000;
 
 using SystemTime = std::chrono::system_clock::time_point;
 
-// The far end of time for a timeout that reaches beyond it.
+// A timeout beyond the largest time ends there.
 SystemTime DeadlineOf(Duration timeout) {
   const SystemTime now = std::chrono::system_clock::now();
   return timeout < SystemTime::max() - now ? now + timeout : SystemTime::max();
@@ -45,7 +45,7 @@ absl::Status ToAbsl(const grpc::Status& status, const std::string& target) {
   if (status.ok()) return absl::OkStatus();
   const auto code = static_cast<absl::StatusCode>(status.error_code());
   const std::string message = status.error_message();
-  // These two come from gRPC itself and do not name the server.
+  // gRPC itself makes these two messages, which do not name the server.
   if (absl::StartsWith(message, "failed to connect") ||
       absl::StartsWith(message, "DNS resolution failed")) {
     return absl::Status(code, absl::StrCat("cannot reach ", target, ": ", message));
@@ -56,7 +56,7 @@ absl::Status ToAbsl(const grpc::Status& status, const std::string& target) {
   return absl::Status(code, message);
 }
 
-// What a stream comes to: an error on this side, the call's, or its result.
+// The outcome of a stream: an error on this side, the call's error, or its result.
 absl::StatusOr<StreamResult> EndOfStream(const absl::Status& status, const grpc::Status& ended,
                                          StreamResult result, const std::string& target) {
   if (!status.ok()) return status;
@@ -65,7 +65,7 @@ absl::StatusOr<StreamResult> EndOfStream(const absl::Status& status, const grpc:
   return result;
 }
 
-// Of which there is one where a token goes with each call.
+// One interceptor if a token goes with each call, else none.
 absl::StatusOr<Interceptors> InterceptorsOf(const std::string& target,
                                             const ClientOptions& options) {
   if (options.token_file.empty()) return Interceptors();
@@ -80,9 +80,9 @@ absl::StatusOr<Interceptors> InterceptorsOf(const std::string& target,
   return SendToken(*token);
 }
 
-// gRPC ends its callback threads with the process' last channel: whoever lets go of that waits for
-// them. A call may let go of it last, on one of those threads, which would wait for itself. So one
-// channel, over which nothing can be sent, stays for ever.
+// gRPC ends its callback threads with the process's last channel: the thread that releases that
+// channel waits for them. A call may release it last, on one of those threads, which would then
+// wait for itself. So one channel, over which nothing can be sent, stays until the process ends.
 void KeepCallbackThreads() {
   struct Keeper {
     grpc::GenericStub stub{grpc::CreateChannel("", /*creds=*/nullptr)};
@@ -91,10 +91,10 @@ void KeepCallbackThreads() {
     const grpc::ByteBuffer request{&nothing, 1};
     grpc::ByteBuffer response;
   };
-  // volatile: nothing reads it, and a leak that it points to is none.
+  // volatile: nothing reads it, but it keeps leak checkers quiet.
   static Keeper* volatile keeper = [] {
     auto* made = new Keeper;
-    // A channel takes part in the threads from its first call on; this one fails at once.
+    // A channel uses these threads from its first call on; this one fails at once.
     made->stub.UnaryCall(&made->context, kNormalizeMethod, grpc::StubOptions(), &made->request,
                          &made->response, [](const grpc::Status&) {});
     return made;
@@ -107,7 +107,7 @@ struct Connection {
   std::shared_ptr<grpc::Channel> channel;  // shared: with the stubs.
 };
 
-// One Normalize or ModelInfer call: what gRPC reads and writes until it has ended.
+// One Normalize or ModelInfer call: everything that gRPC reads and writes until it has ended.
 struct NormalizeCall final : PendingCall {
   NormalizeCall(std::shared_ptr<const Connection> c, const EncodedRequest& r, Client::Done d)
       : connection(std::move(c)),
@@ -129,7 +129,8 @@ struct NormalizeCall final : PendingCall {
     }
   }
 
-  const std::shared_ptr<const Connection> connection;  // shared: the client may go before the call.
+  // shared: the client may be gone before the call ends.
+  const std::shared_ptr<const Connection> connection;
   const Protocol protocol;
   const std::shared_ptr<const SharedTensors> shared;  // shared: with the request.
   Client::Done done;
@@ -160,7 +161,7 @@ struct Client::Impl {
     return response;
   }
 
-  // Likewise one that unregisters memory, and waits until no request uses it.
+  // The same for calls that unregister memory, which wait until no request uses it.
   template <typename Request, typename Response>
   absl::Status Unregister(grpc::Status (inference::GRPCInferenceService::Stub::*method)(
                               grpc::ClientContext*, const Request&, Response*),
@@ -234,8 +235,7 @@ bool Client::Connect(Duration timeout) {
 
 std::shared_ptr<PendingCall> Client::NormalizeAsync(const EncodedRequest& request, Duration timeout,
                                                     Done done) {
-  // shared: the caller may cancel while the call lives, and the call may end before the caller
-  // asks.
+  // shared: the caller may cancel while the call lives, or after it has ended.
   auto call = std::make_shared<NormalizeCall>(impl_->connection, request, std::move(done));
   SetTimeout(call->context, timeout);
   const char* const method =
@@ -260,7 +260,7 @@ absl::StatusOr<NormalizeResponse> Client::Normalize(const NormalizeRequest& requ
     std::optional<absl::StatusOr<NormalizeResponse>> response ABSL_GUARDED_BY(mutex);
   } reply;
   const auto call = NormalizeAsync(request, [&reply](absl::StatusOr<NormalizeResponse> response) {
-    // Signalled under the lock: without it the waiter could be gone before the signal.
+    // Signalled under the lock: otherwise the waiter could be gone before the signal.
     MutexLock lock(reply.mutex);
     reply.response.emplace(std::move(response));
     reply.arrived.SignalAll();

@@ -1,4 +1,4 @@
-// The flags by which a program says how to connect, the same for all of them.
+// The connection flags, the same for all programs.
 
 #ifndef NORMD_CLIENT_CONNECTION_FLAGS_H_
 #define NORMD_CLIENT_CONNECTION_FLAGS_H_
@@ -15,9 +15,9 @@ struct ConnectionFlags {
   TlsOptions files;
   std::string token_file;
 
-  // Borrows this.
+  // The flags borrow this object.
   void AddTo(FlagSet& flags);
-  // Sets `tls` and `token_file` of `options`: each of the flags for TLS implies the rest.
+  // Sets `tls` and `token_file` of `options`: each of the TLS flags turns TLS on.
   void Set(ClientOptions& options) const;
 };
 

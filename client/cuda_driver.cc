@@ -10,7 +10,7 @@
 namespace normd::client {
 namespace {
 
-// As the driver's documented interface has them.
+// From the driver's documented interface.
 using Result = int;  // CUresult; 0: success.
 using Context = void*;
 struct IpcHandle {
@@ -52,7 +52,7 @@ absl::StatusOr<const CudaDriver*> CudaDriver::Load() {
 absl::Status CudaDriver::LoadCalls() {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return absl::UnavailableError("cuda: no driver (libcuda.so.1) is here");
-  auto* const calls = new Calls();  // For ever, as the library.
+  auto* const calls = new Calls();  // Never freed, like the library.
   const char* missing = nullptr;
   const auto find = [&](const char* name, auto& call) {
     call = reinterpret_cast<std::remove_reference_t<decltype(call)>>(dlsym(library, name));
@@ -105,7 +105,7 @@ absl::Status CudaDriver::CopyIn(int device, DeviceAddress to,
                                 absl::Span<const std::byte> from) const {
   absl::Status status = Enter(device);
   if (status.ok()) status = Check(calls_->copy_in(to, from.data(), from.size()), "cuMemcpyHtoD");
-  // What comes from pageable memory may be on its way still.
+  // A copy from pageable memory may still be in flight.
   return status.ok() ? Check(calls_->synchronize(), "cuCtxSynchronize") : status;
 }
 

@@ -1,5 +1,5 @@
-// The few calls of the CUDA driver that sharing memory of a device takes. It is loaded when it is
-// first asked for, so that the client needs neither the toolkit nor a driver to be built or to run.
+// The calls of the CUDA driver for sharing device memory. The driver is loaded at first use, so
+// that the client can be built and run without the toolkit or a driver.
 
 #ifndef NORMD_CLIENT_CUDA_DRIVER_H_
 #define NORMD_CLIENT_CUDA_DRIVER_H_
@@ -16,14 +16,14 @@ namespace normd::client {
 
 using DeviceAddress = std::uint64_t;  // A CUdeviceptr.
 
-// Thread-safe. Every call uses the device's primary context, which the runtime's users share, and
-// blocks until it is done.
+// Thread-safe. Every call uses the device's primary context, which it shares with users of the
+// runtime, and blocks until it is done.
 class CudaDriver {
  public:
-  // The process's own. Unavailable where the machine has no driver, or no device.
+  // The process's only instance. Unavailable if the machine has no driver or no device.
   static absl::StatusOr<const CudaDriver*> Load();
 
-  // Unavailable with the driver's error; InvalidArgument for a device that is not here.
+  // Unavailable with the driver's error; InvalidArgument for a device that does not exist.
   absl::StatusOr<DeviceAddress> Allocate(int device, std::size_t bytes) const;
   // The 64 bytes of a cudaIpcMemHandle_t.
   absl::StatusOr<std::string> HandleOf(int device, DeviceAddress address) const;

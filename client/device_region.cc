@@ -10,7 +10,7 @@
 namespace normd::client {
 namespace {
 
-// No other client of the server's has the same.
+// Unique among the server's clients.
 std::string NewName() {
   absl::BitGen random;
   return absl::StrCat("cuda-", absl::Hex(absl::Uniform<std::uint64_t>(random), absl::kZeroPad16));
@@ -67,7 +67,7 @@ DeviceRegion::DeviceRegion(std::string name, std::shared_ptr<Client> client,
       owned_(owned) {}
 
 DeviceRegion::~DeviceRegion() {
-  // A server that has gone has let it go too.
+  // If the server is gone, so is its mapping.
   static_cast<void>(client_->UnregisterDeviceMemory(name()));
   if (!owned_) return;
   if (const auto driver = CudaDriver::Load(); driver.ok()) {

@@ -17,24 +17,24 @@
 
 namespace normd::client {
 
-// The caller's own memory, as cudaIpcGetMemHandle tells of it.
+// The caller's own memory, described by cudaIpcGetMemHandle.
 struct DeviceMemory {
   std::string handle;  // The bytes of a cudaIpcMemHandle_t.
-  int device = 0;      // As the server counts devices.
+  int device = 0;      // As the server numbers devices.
   DeviceAddress address = 0;
   std::size_t bytes = 0;
 };
 
-// Memory that the server reads and writes where it lies, on its device. It is the server's too
-// until the last holder lets it go. The server orders nothing with the client's streams: what
-// writes an input is done before the request, and whoever reads an output waits for the response.
+// Memory that the server reads and writes in place, on its device. The server shares it until the
+// last holder releases it. The server orders nothing with the client's streams: writes to an input
+// must be complete before the request, and outputs are read after the response.
 class DeviceRegion final : public Region {
  public:
   // Registers the caller's memory, which outlives the region. `client` makes the calls, for which
-  // the server wants the right to make admin calls. The server's errors.
+  // the server requires the right to make admin calls. The server's errors.
   static absl::StatusOr<std::shared_ptr<DeviceRegion>> Register(std::shared_ptr<Client> client,
                                                                 const DeviceMemory& memory);
-  // The same with memory of the region's own, zeroed. CudaDriver's errors too.
+  // The same with memory of its own, zeroed. CudaDriver's errors too.
   static absl::StatusOr<std::shared_ptr<DeviceRegion>> Allocate(std::shared_ptr<Client> client,
                                                                 int device, std::size_t bytes);
   ~DeviceRegion() override;

@@ -53,7 +53,7 @@ grpc::Status Malformed() {
                       "the server's response is not a HealthCheckResponse");
 }
 
-// Waits for the one operation that is under way; false: the stream has ended.
+// Waits for the one operation in progress; false: the stream has ended.
 bool Wait(grpc::CompletionQueue& queue) {
   void* tag = nullptr;
   bool ok = false;

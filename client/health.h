@@ -22,8 +22,8 @@ enum class HealthStatus { kUnknown = 0, kServing = 1, kNotServing = 2, kServiceU
 // "SERVING" and so on, as the protocol spells them.
 const char* Name(HealthStatus status);
 
-// Client::CheckHealth and Client::WatchHealth over a channel; `context` carries the deadline.
-// gRPC's status comes back as it is.
+// Client::CheckHealth and Client::WatchHealth over a channel; `context` has the deadline. Returns
+// gRPC's status unchanged.
 grpc::Status CheckHealth(const std::shared_ptr<grpc::Channel>& channel,
                          grpc::ClientContext& context, const std::string& service,
                          HealthStatus* status);

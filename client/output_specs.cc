@@ -17,7 +17,7 @@ namespace {
 using Dims = std::vector<std::int64_t>;
 using Pattern = absl::Span<const std::int64_t>;
 
-// What stands for the numbers of the patterns that all tensors of a request share.
+// The values of the patterns' wildcards, which all tensors of a request share.
 struct Bound {
   std::map<std::size_t, std::int64_t> sizes;  // kAnySize, by its place in the pattern.
   std::optional<Dims> dimensions;             // kAnyDimensions.
@@ -25,7 +25,7 @@ struct Bound {
 
 bool IsDimensions(std::int64_t size) { return size == kAnyDimensions || size == kOwnDimensions; }
 
-// Whether the shape is one of the pattern's and agrees with what is bound; binds the rest.
+// Whether the shape matches the pattern and agrees with the bound values; binds the rest.
 bool Bind(Pattern pattern, absl::Span<const std::int64_t> dims, Bound& bound) {
   const bool open = std::any_of(pattern.begin(), pattern.end(), IsDimensions);
   const std::size_t fixed = pattern.size() - (open ? 1 : 0);
@@ -50,7 +50,7 @@ bool Bind(Pattern pattern, absl::Span<const std::int64_t> dims, Bound& bound) {
   return true;
 }
 
-// nullopt where something is not bound.
+// nullopt if something is not bound.
 std::optional<Dims> Fill(Pattern pattern, const Bound& bound) {
   Dims dims;
   for (std::size_t i = 0; i < pattern.size(); ++i) {

@@ -1,4 +1,4 @@
-// The outputs that a model gives for inputs of these shapes, told from what GetModel says.
+// The outputs of a model for inputs of these shapes, computed from GetModel's answer.
 
 #ifndef NORMD_CLIENT_OUTPUT_SPECS_H_
 #define NORMD_CLIENT_OUTPUT_SPECS_H_
@@ -13,12 +13,12 @@
 
 namespace normd::client {
 
-// In the model's order: the outputs `wanted`, or where none is, those that come unasked. Inputs are
+// The outputs `wanted` in the model's order or, if there are none, the default ones. Inputs are
 // matched by name; a model's only input needs none.
 //
 // InvalidArgument for inputs that the model does not take, or not in these shapes, and for an
-// output that it does not have; FailedPrecondition where the server is older than these
-// descriptions, or describes an output in a way that this program does not know.
+// output that it does not have; FailedPrecondition if the server is older than these descriptions,
+// or describes an output in a way that this program does not know.
 absl::StatusOr<std::vector<TensorSpec>> OutputSpecs(const v1::ModelInfo& model,
                                                     absl::Span<const TensorSpec> inputs,
                                                     absl::Span<const std::string> wanted);

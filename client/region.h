@@ -1,4 +1,4 @@
-// Memory that requests name instead of carrying their tensors, of whatever kind.
+// Memory of any kind that requests name instead of carrying their tensors.
 
 #ifndef NORMD_CLIENT_REGION_H_
 #define NORMD_CLIENT_REGION_H_
@@ -16,10 +16,11 @@
 
 namespace normd::client {
 
-// So many bytes in whole pages: where tensors of a region begin with these, no two share one.
+// `bytes` rounded up to whole pages: tensors that begin at multiples of this share no page.
 std::size_t WholePages(std::size_t bytes);
 
-// Its holders are the caller and the requests, calls and responses with tensors in it. Thread-safe
+// The caller and the requests, calls and responses with tensors in it hold the region. Thread-safe
+// except for its bytes.
 // but for its bytes.
 class Region : public std::enable_shared_from_this<Region> {
  public:
@@ -27,7 +28,7 @@ class Region : public std::enable_shared_from_this<Region> {
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
 
-  const std::string& name() const { return name_; }  // As the server knows it.
+  const std::string& name() const { return name_; }  // The server's name for it.
   std::size_t size() const { return size_; }
 
   // The tensor of this type and shape at `offset`, for NormalizeRequest::inputs. OutOfRange unless
@@ -50,7 +51,7 @@ class Region : public std::enable_shared_from_this<Region> {
  private:
   virtual absl::Status CopyIn(std::byte* to, absl::Span<const std::byte> from) const = 0;
   virtual absl::Status CopyOut(absl::Span<std::byte> to, const std::byte* from) const = 0;
-  // OutOfRange unless such a part lies in the region.
+  // OutOfRange unless the part lies in the region.
   absl::Status Check(std::size_t offset, std::size_t bytes) const;
 
   const std::string name_;

@@ -23,7 +23,7 @@ SharedPartHeader PartOf(const NamedTensor& input) {
   return {input.region, input.region_offset, static_cast<std::int64_t>(input.tensor.bytes.size())};
 }
 
-// Of the message, which carries none of those in shared memory.
+// The input's bytes in the message, which carries none that lie in shared memory.
 std::int64_t DataBytes(const NamedTensor& input) {
   return input.region.empty() ? static_cast<std::int64_t>(input.tensor.bytes.size()) : 0;
 }
@@ -43,7 +43,7 @@ WantedOutputs WantedOf(const NormalizeRequest& request) {
   return wanted;
 }
 
-// Null where none lies in shared memory.
+// Null if no tensor lies in shared memory.
 std::shared_ptr<const SharedTensors> SharedOf(const NormalizeRequest& request) {
   SharedTensors shared;
   for (const NamedTensor& input : request.inputs) {

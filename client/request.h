@@ -1,4 +1,4 @@
-// A request of a client for one tensor or a few, and its message, which refers to the tensors in
+// A client's request for one or a few tensors, and its message, which refers to the tensors in
 // place.
 
 #ifndef NORMD_CLIENT_REQUEST_H_
@@ -30,33 +30,32 @@ enum class Protocol {
 struct NormalizeRequest {
   Protocol protocol = Protocol::kNormd;
   std::string model;
-  std::int64_t version = 0;  // 0: the highest that is loaded.
+  std::int64_t version = 0;  // 0: the highest loaded version.
   // By the model's names, in any order; a model's only input needs no name.
   std::vector<NamedTensor> inputs;
-  // The names of the outputs that are wanted; none: those that the model gives unasked.
+  // The names of the wanted outputs; none: the model's default ones.
   std::vector<std::string> outputs;
-  // Where outputs go that the response is not to carry. Each is one of `outputs`, or wanted beside
-  // them. Its bytes are the result once the response is there, and undefined after an error.
+  // Places of outputs outside the response. Each is one of `outputs`, or is wanted in addition. Its
+  // bytes are the result once the response has come, and undefined after an error.
   std::vector<SharedOutput> shared_outputs;
-  // Instead of the model's. Only normd.v1 has it.
+  // Replaces the model's. Only normd.v1 has it.
   v1::Precision precision = v1::PRECISION_UNSPECIFIED;
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;  // Among requests of this model; normal.
-  // How long it may wait on the server until it is computed; then DEADLINE_EXCEEDED, naming
-  // `queue_timeout_ns`. Not above 0: as long as `timeout` allows. Whole microseconds in the Open
-  // Inference Protocol, rounded up.
+  // The time limit for waiting on the server until the request is computed; after it
+  // DEADLINE_EXCEEDED, naming `queue_timeout_ns`. 0 or less: only `timeout`. Whole microseconds in
+  // the Open Inference Protocol, rounded up.
   Duration queue_timeout{0};
   Duration timeout = kNoTimeout;
 };
 
-// The tensors of a request that lie in shared memory.
+// A request's tensors in shared memory.
 struct SharedTensors {
   std::vector<std::shared_ptr<const void>> inputs;  // Their owners.
   std::vector<SharedOutput> outputs;
 };
 
-// A request as it goes over the wire, encoded once to be sent many times. Immutable; copies share
-// it, and hold the inputs' owners until gRPC has let go of them, and those of shared memory until
-// the call has ended.
+// An encoded request, which can be sent many times. Immutable. Copies share it; they hold the
+// inputs' owners until gRPC has released them, and those of shared memory until the call has ended.
 class EncodedRequest {
  public:
   // InvalidArgument when the message would exceed 2 GiB, and for a precision in the Open Inference
@@ -65,7 +64,7 @@ class EncodedRequest {
 
   Protocol protocol() const { return protocol_; }
   const grpc::ByteBuffer& message() const { return message_; }
-  // Null: none of them.
+  // Null if there are none.
   const std::shared_ptr<const SharedTensors>& shared() const { return shared_; }
 
  private:

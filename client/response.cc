@@ -19,15 +19,15 @@ absl::Status NotAResponse(absl::string_view wanted, absl::string_view why) {
   return absl::InternalError(absl::StrCat("the server's response is not a ", wanted, ": ", why));
 }
 
-// The part of shared memory that an output of ModelInfer names; nullopt: none. What has not its
-// type is none either, and found nowhere.
+// The part of shared memory that an output of ModelInfer names; nullopt: none. A part with
+// parameters of wrong types counts as none, and is not found.
 std::optional<ReceivedSharedPart> PartOf(const std::unique_ptr<ReceivedSharedMemory>& shared) {
   if (shared == nullptr) return std::nullopt;
   return ReceivedSharedPart{std::move(shared->region.text), shared->offset.number,
                             shared->byte_size.number};
 }
 
-// The output of a type that is known, once it, the shape and the bytes agree with each other.
+// The output, of a known type, after checking that the type, the shape and the bytes agree.
 template <typename Received>
 absl::StatusOr<OutputTensor> TakeOutput(const DataTypeNames& type, Received& received) {
   absl::StatusOr<Shape> shape = Shape::Create(received.shape);

@@ -37,11 +37,11 @@ class OutputTensor {
   const Shape& shape() const { return spec_.shape; }
   std::size_t size_bytes() const { return size_bytes_; }
   // The bytes in order, of any split and alignment; one piece in shared memory. Valid as long as
-  // the response lives; a move of that keeps them.
+  // the response lives; moving it keeps them.
   absl::Span<const ConstBytes> pieces() const { return pieces_; }
   // Copies the bytes to `out`, which is size_bytes() long.
   void CopyTo(absl::Span<std::byte> out) const;
-  // A tensor of its own memory. ResourceExhausted as Tensor::Allocate.
+  // A tensor with its own memory. ResourceExhausted as Tensor::Allocate.
   absl::StatusOr<Tensor> ToTensor() const;
 
  private:
@@ -53,16 +53,16 @@ class OutputTensor {
 // Owns the memory of the response.
 class NormalizeResponse {
  public:
-  // Outputs in shared memory are those of `shared`, the request's. Internal, saying what is wrong,
-  // for a message that is not the protocol's response with at least one output, each of another
-  // name and with bytes that fit its type and shape.
+  // Outputs in shared memory are those of `shared`, which is the request's. Internal, with the
+  // reason, unless the message is a response of the protocol with at least one output, with
+  // distinct names and bytes that fit types and shapes.
   static absl::StatusOr<NormalizeResponse> Decode(
       const grpc::ByteBuffer& message, Protocol protocol = Protocol::kNormd,
       std::shared_ptr<const SharedTensors> shared = nullptr);
 
   const std::string& model() const { return model_; }
   std::int64_t version() const { return version_; }
-  // Only normd.v1 tells of these two; otherwise they are empty.
+  // Empty except with normd.v1.
   const v1::StageTimes& stages() const { return stages_; }
   const v1::BatchInfo& batch() const { return batch_; }
   // At least one, in the model's order.
@@ -77,21 +77,21 @@ class NormalizeResponse {
   absl::Status DecodeFromOpenInference();
   // The memory of an output in shared memory.
   absl::StatusOr<ConstBytes> Find(const ReceivedSharedPart& part) const;
-  // Gives an output that lies in `part` its bytes.
+  // Gives an output in `part` its bytes.
   template <typename Received>
   absl::Status TakePart(const std::optional<ReceivedSharedPart>& part, Received& received) const;
-  // Takes one more of `count` outputs.
+  // Adds one of `count` outputs.
   absl::Status Add(absl::StatusOr<OutputTensor> output, std::size_t count);
 
   std::string model_;
   std::int64_t version_ = 0;
   v1::StageTimes stages_;
   v1::BatchInfo batch_;
-  // The vector's elements do not move with the object, so that short slices, which hold their bytes
+  // The vector's elements do not move with the object, so short slices, which hold their bytes
   // inside themselves, keep their addresses.
   std::vector<grpc::Slice> slices_;
   std::shared_ptr<const SharedTensors> shared_;  // shared: with the request. May be null.
-  // What the Open Inference Protocol's decoder had to copy.
+  // Data that the Open Inference Protocol's decoder had to copy.
   std::vector<std::shared_ptr<std::string>> copies_;
   absl::InlinedVector<OutputTensor, 1> outputs_;
 };

@@ -1,4 +1,4 @@
-// When a server wants a refused call again: `grpc-retry-pushback-ms` in a response's trailing
+// A server's hint when to retry a refused call: `grpc-retry-pushback-ms` in a response's trailing
 // metadata, carried by the status.
 // Source: https://github.com/grpc/proposal/blob/master/A6-client-retries.md, "Pushback".
 
@@ -13,14 +13,14 @@
 
 namespace normd::client {
 
-// What is told of retrying a call: after a time, or not at all.
+// Whether, and after what time, to retry a call.
 struct RetryHint {
   bool retry = true;
   Duration after{0};
 };
 
-// Reads the hint of a call that has ended into its status. A value that is no number is "not at
-// all", as the source has it; without one, the status stays as it is.
+// Copies the hint of a finished call into its status. A value that is not a number means "not at
+// all", as in the source; without a hint the status does not change.
 void SetRetryHint(const grpc::ClientContext& context, absl::Status& status);
 std::optional<RetryHint> RetryHintOf(const absl::Status& status);
 

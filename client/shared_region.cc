@@ -44,7 +44,7 @@ absl::StatusOr<Descriptor> ConnectTo(const std::string& address) {
   return socket;
 }
 
-// Memory that nobody can make shorter.
+// Memory that nobody can shrink.
 absl::StatusOr<Descriptor> SealedMemory(std::size_t bytes) {
   Descriptor file(memfd_create("normd_client", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file.valid() || ftruncate(file.get(), static_cast<off_t>(bytes)) != 0 ||
@@ -71,7 +71,7 @@ absl::Status SendWith(int socket, const std::string& packet, int file) {
                                                      : absl::OkStatus();
 }
 
-// The name that the server gives the region.
+// Registers the file and returns the server's name for the region.
 absl::StatusOr<std::string> Register(int socket, int file, absl::string_view token) {
   RegionRequest request;
   if (!token.empty()) request.text = absl::StrCat("Bearer ", token);

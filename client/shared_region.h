@@ -17,15 +17,15 @@
 namespace normd::client {
 
 // Zeroed memory of this process that the server has mapped too: requests of either protocol name
-// their tensors in it, and carry none. Its holders are the caller and the requests, calls and
-// responses with tensors in it. With the last of them the server lets it go, and so it does when
-// the process ends in whatever way. Thread-safe but for its bytes.
+// their tensors in it, and carry none. The caller and the requests, calls and responses with
+// tensors in it hold the region. The server releases it with the last of them, and when the process
+// ends in any way. Thread-safe except for its bytes.
 class SharedRegion final : public Region {
  public:
-  // Makes `bytes`, seals them against shrinking and hands them over at `address`, the server's
-  // --shared_memory_listen (unix:///path). `token` is that of an identity of the server's policy,
-  // whose calls alone find the region; empty: none. Blocks until the server replies.
-  // InvalidArgument for an address that is no such, and for no bytes; Unavailable when nobody
+  // Makes `bytes` of memory, seals it against shrinking and passes it to the server at `address`,
+  // its --shared_memory_listen (unix:///path). `token` belongs to an identity of the server's
+  // policy, and only that identity's calls find the region; empty: none. Blocks until the server
+  // replies. InvalidArgument for an invalid address and for 0 bytes; Unavailable when nobody
   // listens there; else the server's error.
   static absl::StatusOr<std::shared_ptr<SharedRegion>> Create(const std::string& address,
                                                               std::size_t bytes,

@@ -16,15 +16,15 @@
 namespace normd::client {
 namespace {
 
-// One is read into, one or two wait, one is being sent.
+// One is being filled, one or two wait, one is being sent.
 constexpr int kChunkBuffers = 4;
 
-// Buffers that come back when gRPC has let go of them, which may be after the call.
+// Buffers that return when gRPC has released them, which may be after the call.
 class ChunkPool : public std::enable_shared_from_this<ChunkPool> {
  public:
   explicit ChunkPool(std::size_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
 
-  // Waits for a free one. Null after Close.
+  // Waits for a free buffer. Null after Close.
   std::unique_ptr<std::byte[]> Take() {
     MutexLock lock(mutex_);
     while (free_.empty() && taken_ == kChunkBuffers && !closed_) changed_.Wait(mutex_);
@@ -44,7 +44,7 @@ class ChunkPool : public std::enable_shared_from_this<ChunkPool> {
     changed_.SignalAll();
   }
 
-  // A slice of the first `size` bytes that gives the buffer back at its end.
+  // A slice of the first `size` bytes that returns the buffer when it is released.
   grpc::Slice Lend(std::unique_ptr<std::byte[]> buffer, std::size_t size) {
     auto loan = std::make_unique<Loan>();
     loan->pool = shared_from_this();
@@ -87,7 +87,7 @@ class Sender {
         thread_([this] { Run(); }) {}
 
   std::int64_t sent_bytes() const { return sent_.load(std::memory_order_relaxed); }
-  // Waits for the end; soon after the call's. The reader's error.
+  // Waits for the end, which comes soon after the call's. Returns the reader's error.
   absl::Status Join() {
     pool_->Close();
     thread_.join();
@@ -104,7 +104,7 @@ class Sender {
       if (!status_.ok()) return transport_.Cancel();
       if (!transport_.Write(EncodeStreamChunk(pool_->Lend(std::move(buffer), size)))) return;
       at += static_cast<std::int64_t>(size);
-      sent_.store(at, std::memory_order_relaxed);  // Relaxed: for the progress alone.
+      sent_.store(at, std::memory_order_relaxed);  // Relaxed: only the progress reads it.
     }
     transport_.WritesDone();
   }
@@ -115,7 +115,7 @@ class Sender {
   const std::int64_t chunk_;
   const std::shared_ptr<ChunkPool> pool_;  // shared: with slices that outlive the call.
   std::atomic<std::int64_t> sent_{0};
-  absl::Status status_;  // The thread's until it is joined.
+  absl::Status status_;  // Owned by the thread until it is joined.
   std::thread thread_;
 };
 

@@ -13,15 +13,15 @@
 
 namespace normd::client {
 
-// Fills `out` with the stream's next bytes, in order. Runs on a thread of the call's own.
+// Fills `out` with the stream's next bytes, in order. Runs on a thread of the call.
 using StreamReader = absl::FunctionRef<absl::Status(absl::Span<std::byte> out)>;
 // Takes the result's next bytes, in order and of any number. Runs on the caller's thread.
 using StreamWriter = absl::FunctionRef<absl::Status(absl::Span<const std::byte> bytes)>;
 
-// Runs the call over a transport that has just begun, up to its status. An error is the reader's,
-// the writer's, on_accepted's, or Internal for a response that breaks the protocol; the caller then
-// cancels. OK: the call has ended, and whether well its status says; `result` is complete if it
-// did. What Client::NormalizeStream is made of.
+// Runs the call over a transport that has just begun, up to its status; Client::NormalizeStream
+// uses it. Errors: the reader's, the writer's, on_accepted's, or Internal for a response that
+// breaks the protocol; the caller then cancels. OK: the call has ended, and its status says how;
+// `result` is complete if it succeeded.
 absl::Status RunStream(StreamTransport& transport, const StreamRequest& request,
                        StreamReader reader, StreamWriter writer, StreamResult& result);
 

@@ -16,8 +16,8 @@
 namespace normd::client {
 namespace {
 
-// Writes go one after another, each begun by the end of the one before; reads likewise, beside
-// them. All operations but the first are begun within gRPC's callbacks, so none needs a hold.
+// Writes run one after another, each begun by the end of the one before; so do reads, beside them.
+// All operations but the first are begun within gRPC's callbacks, so none needs a hold.
 class StreamCall final : public PendingCall,
                          private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
@@ -78,8 +78,8 @@ class StreamCall final : public PendingCall,
     return absl::OkStatus();
   }
 
-  // The header has been written, or answered: the second of the two begins the chunks. The order
-  // hands `chunk_bytes_` over from the reads to the writes.
+  // Called when the header has been written and when it has been answered: the second call begins
+  // the chunks. This order passes `chunk_bytes_` from the reads to the writes.
   void BeginChunks() {
     if (begun_.exchange(true, std::memory_order_acq_rel)) WriteNext();
   }
@@ -87,7 +87,7 @@ class StreamCall final : public PendingCall,
   void WriteNext() {
     const std::size_t total = tensor_->bytes.size();
     if (at_ == total) {
-      // Also of an empty tensor; otherwise once.
+      // Runs once, also for an empty tensor.
       if (!ended_) StartWritesDone();
       ended_ = true;
       return;
@@ -115,7 +115,7 @@ class StreamCall final : public PendingCall,
   // For the reads.
   grpc::ByteBuffer incoming_;
   bool answered_ = false;
-  std::optional<StreamReception> reception_;  // Once it is answered.
+  std::optional<StreamReception> reception_;  // Set once the call is answered.
   StreamResult result_;
   absl::Status broken_;
 };

@@ -16,7 +16,7 @@ namespace {
 
 using Kind = StreamPartView::Kind;
 
-// The part of `buffer`, whose views are of `slices`.
+// The part in `buffer`, as views of `slices`.
 absl::StatusOr<StreamPartView> DecodePart(const grpc::ByteBuffer& buffer,
                                           std::vector<grpc::Slice>& slices) {
   if (!buffer.Dump(&slices).ok()) return BrokenResponse("cannot be decompressed");
@@ -32,15 +32,15 @@ bool Parse(const StreamPartView& part, google::protobuf::MessageLite& message) {
   return message.ParseFromZeroCopyStream(&stream);
 }
 
-// Whether the shapes can be of as many samples: they begin with the same number, or differ in their
-// last dimension alone. How many samples there are, the server says.
+// Whether the shapes can have the same number of samples: they begin with the same number, or
+// differ in their last dimension alone. The server reports the number.
 bool HasTheSamplesOf(absl::Span<const std::int64_t> first, absl::Span<const std::int64_t> other) {
   if (!first.empty() && !other.empty() && first[0] == other[0]) return true;
   if (first.size() != other.size()) return false;
   return first.empty() || std::equal(first.begin(), first.end() - 1, other.begin());
 }
 
-// Whether each tensor divides into so many samples. Older servers tell none.
+// Whether each tensor divides into `samples`. Older servers report 0.
 bool AreOf(std::int64_t samples, absl::Span<const TensorSpec> tensors) {
   if (samples == 0) return true;
   return samples > 0 && std::all_of(tensors.begin(), tensors.end(), [&](const TensorSpec& tensor) {
@@ -161,8 +161,7 @@ absl::Status StreamReception::Take(const grpc::ByteBuffer& buffer, StreamChunk& 
       if (!Parse(*part, result.trailer)) return BrokenResponse("a trailer that cannot be read");
       result.complete = true;
       return absl::OkStatus();
-    case Kind::kNone:
-      return absl::OkStatus();  // From a newer server: fields that mean nothing here.
+    case Kind::kNone: return absl::OkStatus();  // From a newer server: unknown fields.
     case Kind::kChunk: break;
   }
   if (part->size > total_bytes_ - received_bytes_) {

@@ -1,5 +1,5 @@
-// What both kinds of NormalizeStream call do with the messages: encode the header, and hold the
-// responses against the protocol.
+// The messages of both kinds of NormalizeStream call: encodes the header, and checks the responses
+// against the protocol.
 
 #ifndef NORMD_CLIENT_STREAM_PROTOCOL_H_
 #define NORMD_CLIENT_STREAM_PROTOCOL_H_
@@ -23,8 +23,8 @@ grpc::ByteBuffer EncodeStreamHeader(const StreamRequest& request);
 // A message with the tensors' next bytes, which `data` holds.
 grpc::ByteBuffer EncodeStreamChunk(const grpc::Slice& data);
 
-// The bytes of all inputs. InvalidArgument for no input, as TensorBytes, and for one that has not
-// as many samples as the first.
+// The bytes of all inputs. InvalidArgument for no input, as TensorBytes, and for an input whose
+// number of samples differs from the first's.
 absl::StatusOr<std::int64_t> StreamBytes(const StreamRequest& request);
 
 struct AcceptedStream {
@@ -41,13 +41,13 @@ struct StreamChunk {
   absl::InlinedVector<ConstBytes, 8> pieces;  // Views of the slices.
 };
 
-// Follows the responses after the header and holds them against the protocol. Not thread-safe.
+// Follows the responses after the header and checks them against the protocol. Not thread-safe.
 class StreamReception {
  public:
   explicit StreamReception(std::int64_t total_bytes) : total_bytes_(total_bytes) {}
 
-  // The next response: a chunk, which is then in `chunk`, or the trailer, which is then in `result`
-  // and leaves `chunk` empty. Internal for one that has no place there.
+  // Takes the next response: a chunk, which is then in `chunk`, or the trailer, which is then in
+  // `result` and leaves `chunk` empty. Internal for one that is out of place.
   absl::Status Take(const grpc::ByteBuffer& buffer, StreamChunk& chunk, StreamResult& result);
 
   std::int64_t received_bytes() const { return received_bytes_; }
@@ -57,7 +57,7 @@ class StreamReception {
   std::int64_t received_bytes_ = 0;
 };
 
-// What a response does that breaks the protocol.
+// The error of a response that breaks the protocol.
 absl::Status BrokenResponse(absl::string_view what);
 
 }  // namespace normd::client

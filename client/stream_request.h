@@ -1,4 +1,4 @@
-// What a NormalizeStream call is asked for, and what it comes to.
+// The request of a NormalizeStream call, and its result.
 
 #ifndef NORMD_CLIENT_STREAM_REQUEST_H_
 #define NORMD_CLIENT_STREAM_REQUEST_H_
@@ -15,8 +15,8 @@
 
 namespace normd::client {
 
-// How many of the inputs' bytes have been sent, and how many of the outputs' received, so far and
-// in all.
+// The bytes of the inputs that have been sent, and of the outputs that have been received, so far
+// and in all.
 struct StreamProgress {
   std::int64_t sent_bytes = 0;
   std::int64_t received_bytes = 0;
@@ -27,7 +27,7 @@ struct StreamResult {
   std::string model;
   std::int64_t version = 0;
   std::vector<TensorSpec> outputs;  // At least one; several come in the order of StreamOrder.
-  std::int64_t samples = 0;         // Of each tensor, for StreamOrder.
+  std::int64_t samples = 0;         // Samples per tensor, for StreamOrder.
   std::int64_t window_bytes = 0;
   v1::NormalizeStreamTrailer trailer;
   bool complete = false;  // The trailer has come, and the whole tensors before it.
@@ -35,21 +35,21 @@ struct StreamResult {
 
 struct StreamRequest {
   std::string model;
-  std::int64_t version = 0;  // 0: the highest that is loaded.
-  // In the model's order, in which the stream carries them (StreamOrder, of StreamResult::samples);
-  // a model's only input needs no name.
+  std::int64_t version = 0;  // 0: the highest loaded version.
+  // In the model's order, in which the stream carries them (StreamOrder, with
+  // StreamResult::samples); a model's only input needs no name.
   std::vector<TensorSpec> inputs;
-  // The names of the outputs that are wanted; none: those that the model gives unasked.
+  // The names of the wanted outputs; none: the model's default ones.
   std::vector<std::string> outputs;
-  v1::Precision precision = v1::PRECISION_UNSPECIFIED;  // Instead of the model's.
+  v1::Precision precision = v1::PRECISION_UNSPECIFIED;  // Replaces the model's.
   // For each run of rows that the server computes; norm_service.proto says what they mean.
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;
   Duration queue_timeout{0};
   Duration timeout = Duration::max();  // For the whole call; none by default.
   std::int64_t chunk_bytes = std::int64_t{1}
                              << 20;  // The most in one message; less if the server says so.
-  // Called once, when the server has taken the header and before anything is read or written, on
-  // the caller's thread, with what is known of the result. May be empty.
+  // Called once, on the caller's thread, when the server has accepted the header and before
+  // anything is read or written. Gets what is known of the result. May be empty.
   std::function<absl::Status(const StreamResult&)> on_accepted;
   // Called after each chunk of the response, on the caller's thread. May be empty.
   std::function<void(const StreamProgress&)> on_progress;

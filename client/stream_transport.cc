@@ -7,7 +7,7 @@
 namespace normd::client {
 namespace {
 
-constexpr std::size_t kMessages = 2;  // That wait, in each direction.
+constexpr std::size_t kMessages = 2;  // Messages that wait in each direction.
 
 }  // namespace
 
@@ -17,7 +17,7 @@ StreamTransport::StreamTransport(grpc::GenericStub& stub, const std::string& met
     context_.set_deadline(std::chrono::system_clock::now() + timeout);
   }
   stub.PrepareBidiStreamingCall(&context_, method, grpc::StubOptions(), this);
-  // Until Finish, because operations are begun outside of gRPC's calls.
+  // Until Finish, because operations begin outside gRPC's callbacks.
   AddHold();
   StartRead(&incoming_);
   StartCall();

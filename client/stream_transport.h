@@ -19,8 +19,8 @@ namespace normd::client {
 // Write and WritesDone are called by one thread at a time, Read likewise; Cancel by any. Finish
 // comes last.
 //
-// Keeps a few messages in each direction, so that gRPC has the next one at hand when it is done
-// with one and need not wait for a thread to wake.
+// Keeps a few messages in each direction, so that gRPC has the next one at hand and need not wait
+// for a thread to wake.
 class StreamTransport final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   // Begins the call. Duration::max(): no time limit.
@@ -28,9 +28,9 @@ class StreamTransport final : private grpc::ClientBidiReactor<grpc::ByteBuffer, 
   // Requires Finish.
   ~StreamTransport() override = default;
 
-  // Hands a message over; waits while there are enough. False when the call takes no more.
+  // Queues a message; waits while the queue is full. False when the call takes no more.
   bool Write(const grpc::ByteBuffer& message);
-  // After the last message. Waits until that is sent.
+  // Call after the last message. Waits until that is sent.
   void WritesDone();
   // Waits for the next message; nullopt when there will be none.
   std::optional<grpc::ByteBuffer> Read();

@@ -1,4 +1,4 @@
-// The files that secure a client's connections, whatever protocol it speaks over them.
+// The files that secure a client's connections, for any protocol.
 
 #ifndef NORMD_CLIENT_TLS_OPTIONS_H_
 #define NORMD_CLIENT_TLS_OPTIONS_H_
@@ -7,12 +7,12 @@
 
 namespace normd::client {
 
-// PEM files; those that are empty are not used.
+// PEM files; empty ones are not used.
 struct TlsOptions {
-  std::string ca_file;      // Who may sign the server's certificate; without it the system's.
-  std::string cert_file;    // What this side shows, with key_file.
+  std::string ca_file;      // Signs the server's certificate; empty: the system's authorities.
+  std::string cert_file;    // This side's certificate, with key_file.
   std::string key_file;     // Its key, without a passphrase.
-  std::string server_name;  // In the server's certificate, if it is not the target's.
+  std::string server_name;  // The name in the server's certificate, if it is not the target's.
 };
 
 }  // namespace normd::client

@@ -1,5 +1,5 @@
-// Normalizes a tensor in memory of a GPU that this process shares with a server on the same
-// machine: the server's kernels read it and write the result in place.
+// Normalizes a tensor in GPU memory that this process shares with a server on the same machine: the
+// server's kernels read it and write the result in place.
 //
 //   normd --shared_memory_cuda
 //   cuda_memory_example 127.0.0.1:8001
@@ -29,8 +29,8 @@ absl::Status Run(const std::string& server) {
   if (!created.ok()) return created.status();
   const std::shared_ptr<Client> client = *std::move(created);
 
-  // Memory of device 0 for both tensors: x first, y behind it. Memory that the caller has already
-  // is shared by DeviceRegion::Register, which takes its cudaIpcMemHandle_t.
+  // Memory of device 0 for both tensors: x, then y. DeviceRegion::Register shares memory that the
+  // caller already has; it takes its cudaIpcMemHandle_t.
   const auto region = DeviceRegion::Allocate(client, 0, 2 * kBytes);
   if (!region.ok()) return region.status();
   std::vector<float> x(kElements);
@@ -51,7 +51,7 @@ absl::Status Run(const std::string& server) {
   const auto response = client->Normalize(request);
   if (!response.ok()) return response.status();
 
-  // The result lies on the device, where the host reads nothing: it is copied here.
+  // The result lies on the device, which the host cannot read: it is copied here.
   std::vector<float> y(kSide * kSide);
   status =
       (*region)->Read(kBytes, {reinterpret_cast<std::byte*>(y.data()), y.size() * sizeof(float)});

@@ -1,6 +1,5 @@
 // Normalizes a tensor in memory that this process shares with a server on the same machine: the
-// server reads it and writes the result in place, and nothing but a short message passes between
-// them.
+// server reads it and writes the result in place, and only a short message passes between them.
 //
 //   normd --shared_memory=fd --shared_memory_listen=unix:///tmp/regions
 //   shared_memory_example 127.0.0.1:8001 unix:///tmp/regions
@@ -24,8 +23,8 @@ constexpr std::int64_t kElements = kChannels * kSide * kSide;
 constexpr std::size_t kBytes = kElements * sizeof(float);
 
 absl::Status Run(const std::string& server, const std::string& regions) {
-  // One region for both tensors: x first, y behind it. It is the server's too until the last of
-  // `region`, the request and the response has gone.
+  // One region for both tensors: x, then y. The server shares it until `region`, the request and
+  // the response are all gone.
   const auto region = SharedRegion::Create(regions, 2 * kBytes);
   if (!region.ok()) return region.status();
   auto* const x = reinterpret_cast<float*>((*region)->data());
@@ -47,7 +46,7 @@ absl::Status Run(const std::string& server, const std::string& regions) {
   const auto response = (*client)->Normalize(request);
   if (!response.ok()) return response.status();
 
-  // The result lies behind x; response->outputs()[0].pieces() shows the same bytes.
+  // The result follows x; response->outputs()[0].pieces() shows the same bytes.
   const float* const y = x + kElements;
   double sum = 0;
   for (std::int64_t i = 0; i < kSide * kSide; ++i) sum += y[i];

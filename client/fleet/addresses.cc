@@ -30,7 +30,7 @@ absl::StatusOr<ServerName> ParseServer(absl::string_view text) {
   if (absl::StartsWith(text, "unix:")) return server;
   absl::string_view rest = absl::StripPrefix(text, "dns:");
   if (absl::ConsumePrefix(&rest, "//")) {
-    const std::size_t slash = rest.find('/');  // An authority, which only gRPC's resolver can ask.
+    const std::size_t slash = rest.find('/');  // An authority, which only gRPC's resolver can use.
     if (slash != 0) return NoServer(text);
     rest.remove_prefix(1);
   }
@@ -84,7 +84,7 @@ absl::StatusOr<std::vector<ServerAddress>> Resolve(const ServerName& server) {
     if (one->ai_family != AF_INET && one->ai_family != AF_INET6) continue;
     found.push_back({TargetOf(one->ai_addr, server.port), server.host});
   }
-  // Resolvers turn the order from one response to the next.
+  // Resolvers rotate the order from one response to the next.
   std::sort(found.begin(), found.end(),
             [](const auto& a, const auto& b) { return a.target < b.target; });
   return found;

@@ -1,4 +1,4 @@
-// The servers that a text names, and the addresses that their names have.
+// The servers that a text names, and the addresses of their names.
 
 #ifndef NORMD_CLIENT_FLEET_ADDRESSES_H_
 #define NORMD_CLIENT_FLEET_ADDRESSES_H_
@@ -12,7 +12,7 @@
 
 namespace normd::client {
 
-// One server as somebody wrote it.
+// One server as the user wrote it.
 struct ServerName {
   std::string host;  // Without brackets; empty for a unix socket.
   std::string port;
@@ -21,7 +21,7 @@ struct ServerName {
   friend bool operator==(const ServerName& a, const ServerName& b) { return a.text == b.text; }
 };
 
-// A server that can be called: `target` is gRPC's, `name` what its certificate is for.
+// A server that can be called: `target` is in gRPC's form, `name` is the name in its certificate.
 struct ServerAddress {
   std::string target;
   std::string name;
@@ -31,22 +31,22 @@ struct ServerAddress {
   }
 };
 
-// "host:port", "[::1]:port", "dns:///host:port" or "unix:/path", several with commas between.
-// InvalidArgument names the one that is none of these, or that comes twice.
+// "host:port", "[::1]:port", "dns:///host:port" or "unix:/path"; commas separate several.
+// InvalidArgument names the one that is invalid or comes twice.
 absl::StatusOr<std::vector<ServerName>> ParseServers(absl::string_view text);
 
-// Whether the text asks for balancing by its form: several servers, or "dns:".
+// Whether the form of the text asks for balancing: several servers, or "dns:".
 bool NamesAFleet(absl::string_view text);
 
-// Every address of every server, in the servers' order and sorted for each, without doubles. A
-// server whose name cannot be resolved is left out where another can; else NotFound, with what the
-// system says. Blocks, as long as the system's resolver does.
+// Every address of every server, in the servers' order and sorted for each, without duplicates. A
+// server whose name cannot be resolved is left out if another can be; if none can, NotFound with
+// the system's message. Blocks as long as the system's resolver does.
 absl::StatusOr<std::vector<ServerAddress>> ResolveServers(const std::vector<ServerName>& servers);
 
 using Resolver =
     std::function<absl::StatusOr<std::vector<ServerAddress>>(const std::vector<ServerName>&)>;
 
-// Whether resolving again can give anything else: one of them is a name.
+// Whether resolving again can change the result: one of them is a name.
 bool CanChange(const std::vector<ServerName>& servers);
 
 }  // namespace normd::client

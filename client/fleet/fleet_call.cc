@@ -10,7 +10,7 @@
 namespace normd::client {
 namespace {
 
-// The same error, which says how often it was tried.
+// The same error with the number of attempts.
 absl::Status AfterAttempts(const absl::Status& status, int attempts) {
   if (attempts < 2) return status;
   absl::Status told(status.code(),
@@ -22,9 +22,8 @@ absl::Status AfterAttempts(const absl::Status& status, int attempts) {
 
 }  // namespace
 
-// It ends with its response or when it is abandoned, whichever comes first: gRPC may hold a
-// cancelled call back for as long as its connection takes no bytes, which in a partition is the
-// whole of it.
+// It ends with its response or when it is abandoned, whichever is first: gRPC may hold a cancelled
+// call for as long as its connection takes no bytes, which in a partition is the whole partition.
 class FleetCall::OneAttempt final : public Attempt,
                                     public std::enable_shared_from_this<OneAttempt> {
  public:
@@ -39,7 +38,7 @@ class FleetCall::OneAttempt final : public Attempt,
                      absl::StrCat(server->address.target, " has gone silent with the call")),
                  /*is_abandoned=*/true);
   }
-  // Another response has come first, or the call is cancelled.
+  // Another response was faster, or the call is cancelled.
   void Drop() {
     {
       MutexLock lock(mutex_);
@@ -55,12 +54,12 @@ class FleetCall::OneAttempt final : public Attempt,
     }
     pending->Cancel();
   }
-  // True once.
+  // True the first time.
   bool End() {
     MutexLock lock(mutex_);
     return !std::exchange(ended_, true);
   }
-  // What is pending holds what it was made with, which holds this.
+  // The pending call holds its `done`, which holds this.
   void Release() {
     MutexLock lock(mutex_);
     pending_.reset();
@@ -115,7 +114,7 @@ void FleetCall::Start() {
 
 void FleetCall::Later(Duration delay, std::function<void(bool)> function) {
   // shared: with the call, which may end it early. Its function holds the call, so Finish, which
-  // comes to every call, lets go of it.
+  // every call reaches, releases it.
   auto alarm = std::make_shared<grpc::Alarm>();
   {
     MutexLock lock(mutex_);
@@ -135,7 +134,7 @@ bool FleetCall::Send(const Server* avoid) {
     is_first = attempts_ == 0;
     ++attempts_;
     active_.push_back(attempt);
-    // Too late to leave it out: it ends as soon as it has begun.
+    // The attempt can no longer be left out: it ends as soon as it has begun.
     if (finished_ || cancelled_) attempt->Drop();
   }
   state_->servers->Register(*server, attempt);
@@ -161,12 +160,12 @@ bool FleetCall::IsCancelled() {
 void FleetCall::OnEnd(const std::shared_ptr<OneAttempt>& attempt,
                       absl::StatusOr<NormalizeResponse> response, bool is_abandoned) {
   absl::Status status = response.status();
-  // A gRPC server that shuts down says so to calls that nobody has cancelled.
+  // A gRPC server that shuts down sends CANCELLED to calls that nobody has cancelled.
   if (absl::IsCancelled(status) && !IsCancelled()) {
     status = absl::UnavailableError(
         absl::StrCat(attempt->server->address.target, " has cancelled the call"));
   }
-  // Neither says anything new of the server: it is known to be silent, or was not waited for.
+  // Neither says anything new about the server: it is known to be silent, or was not awaited.
   absl::Status told = status;
   if (is_abandoned) told = absl::CancelledError();
   if (attempt->unwanted()) told = absl::OkStatus();
@@ -194,7 +193,8 @@ bool FleetCall::PlanRetry(const absl::Status& status, std::shared_ptr<Server> fa
   int attempts = 0;
   {
     MutexLock lock(mutex_);
-    // An attempt that found no server counts, or a fleet that is gone would be asked for ever.
+    // Attempts that found no server count too: otherwise a fleet that is gone would be asked for
+    // ever.
     if (failed == nullptr) ++attempts_;
     attempts = attempts_;
   }
@@ -203,7 +203,7 @@ bool FleetCall::PlanRetry(const absl::Status& status, std::shared_ptr<Server> fa
     MutexLock lock(state_->mutex);
     const double jitter = std::uniform_real_distribution<double>()(state_->random);
     if (state_->closed || !MayRetry(policy, status, attempts, jitter, delay)) return false;
-    // Nobody to ask: the next check may find somebody, an immediate attempt does not.
+    // No server is available: the next check may find one, an immediate attempt does not.
     if (failed == nullptr) delay = std::max(delay, policy.initial_backoff);
     if (deadline_ != kNever && SteadyClock().Now() + delay >= deadline_) return false;
     if (!state_->budget.Take()) {
@@ -293,7 +293,7 @@ void FleetCall::Cancel() {
     alarms = alarms_;
   }
   for (const auto& attempt : active) attempt->Drop();
-  // A retry that waits finds out at once that it is not wanted.
+  // A waiting retry learns at once that it is not needed.
   for (const auto& alarm : alarms) alarm->Cancel();
 }
 

@@ -1,4 +1,4 @@
-// One call of a fleet's: its attempts, one after the other or, hedged, two at a time.
+// One call of a fleet: its attempts, in sequence or, when hedged, two at a time.
 
 #ifndef NORMD_CLIENT_FLEET_FLEET_CALL_H_
 #define NORMD_CLIENT_FLEET_FLEET_CALL_H_
@@ -14,31 +14,32 @@
 
 namespace normd::client {
 
-// Thread-safe. It lives as long as an attempt or a timer of it does. No lock of its own is held
-// while another's function runs.
+// Thread-safe. It lives as long as one of its attempts or timers does. It holds no lock of its own
+// while it runs another's function.
 class FleetCall final : public PendingCall, public std::enable_shared_from_this<FleetCall> {
  public:
   FleetCall(std::shared_ptr<FleetState> state, const EncodedRequest& request, Duration timeout,
             Caller::Done done);
 
-  // The first attempt. Once.
+  // Starts the first attempt. Called once.
   void Start();
   void Cancel() override;
 
  private:
   class OneAttempt;
 
-  // An attempt at another server than `avoid`, if there is one; false when no server can have it.
+  // Starts an attempt, if possible at another server than `avoid`; false when no server is
+  // available.
   bool Send(const Server* avoid);
   void OnEnd(const std::shared_ptr<OneAttempt>& attempt, absl::StatusOr<NormalizeResponse> response,
              bool is_abandoned);
   // Plans the attempt after one that failed with `status`; false: there will be none.
   bool PlanRetry(const absl::Status& status, std::shared_ptr<Server> failed);
-  // Runs the function after a time, with true, or as soon as the call is finished or cancelled.
+  // Runs the function after `delay`, with true, or as soon as the call is finished or cancelled.
   void Later(Duration delay, std::function<void(bool)> function);
   void SendLater(Duration delay, std::shared_ptr<Server> avoid);
   void PlanHedge(std::shared_ptr<Server> first);
-  // Ends the call if nothing of it is under way.
+  // Ends the call if no attempt or retry is pending.
   void FailUnlessBusy(const absl::Status& status);
   void Finish(absl::StatusOr<NormalizeResponse> response);
   Duration Left() const;

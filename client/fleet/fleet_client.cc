@@ -39,7 +39,7 @@ ServerSet::MakeClient ClientsOf(const ClientOptions& given) {
   };
 }
 
-// A stream's place among its server's calls.
+// A stream's entry among its server's calls.
 class StreamAttempt final : public Attempt {
  public:
   void Abandon() override {}  // It waits for its own timeout: it cannot be repeated.
@@ -98,7 +98,7 @@ std::shared_ptr<PendingCall> FleetClient::NormalizeStreamAsync(
     std::shared_ptr<const StreamedTensor> tensor,
     absl::AnyInvocable<void(absl::Span<const std::byte>)> on_bytes, StreamDone done) {
   std::shared_ptr<Server> server = state_->servers->Begin(nullptr);
-  // gRPC tells why no call gets through; a server that serves is asked by the next.
+  // gRPC's error says why no call gets through; the next call asks a server that serves.
   if (server == nullptr) server = state_->AnyServer();
   auto attempt = std::make_shared<StreamAttempt>();
   state_->servers->Register(*server, attempt);

@@ -1,5 +1,5 @@
-// A client of several servers that serve the same models: it balances calls, asks after health, and
-// tries again elsewhere.
+// A client of several servers with the same models: it balances calls, checks the servers' health,
+// and retries on another server.
 
 #ifndef NORMD_CLIENT_FLEET_FLEET_CLIENT_H_
 #define NORMD_CLIENT_FLEET_FLEET_CLIENT_H_
@@ -16,22 +16,22 @@ namespace normd::client {
 
 class FleetState;
 
-// Thread-safe. It has a thread that asks after the servers' health, and one that resolves names.
+// Thread-safe. It has a thread for health checks, and one that resolves names.
 class FleetClient final : public Caller {
  public:
   // `servers`: as for ParseServers. Resolves the names and begins to connect. The errors are those
   // of ParseServers, ResolveServers, CheckRetryPolicy and Client::Create.
   static absl::StatusOr<std::unique_ptr<FleetClient>> Create(const std::string& servers,
                                                              const FleetOptions& options = {});
-  // Calls in flight go on to their end, without further retries.
+  // Calls in flight continue, without further retries.
   ~FleetClient() override;
 
-  // Waits until a server says that it serves. False when none does, or the time is over; calls then
-  // tell why.
+  // Waits until a server reports that it serves. False when none does, or after the timeout; calls
+  // then say why.
   bool Connect(Duration timeout);
 
-  // As one server's; `timeout` is for all attempts together. An error is the last attempt's, and
-  // says how many there were; UNAVAILABLE where no server can be asked says why for each.
+  // As for one server; `timeout` covers all attempts. An error is the last attempt's with the
+  // number of attempts; UNAVAILABLE when no server is available says why for each.
   std::shared_ptr<PendingCall> NormalizeAsync(const EncodedRequest& request, Duration timeout,
                                               Done done) override;
   // A stream has one attempt.
@@ -39,8 +39,8 @@ class FleetClient final : public Caller {
       std::shared_ptr<const StreamedTensor> tensor,
       absl::AnyInvocable<void(absl::Span<const std::byte>)> on_bytes, StreamDone done) override;
 
-  // One of the servers, for calls that ask one: the next that serves, else the first. Lives as long
-  // as the result.
+  // One of the servers, for calls to a single server: the next that serves, else the first. Lives
+  // as long as the result.
   std::shared_ptr<Client> AnyServer();
 
   FleetCounts counts() const;

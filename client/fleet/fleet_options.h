@@ -1,4 +1,4 @@
-// How a fleet's client works, and what it counts.
+// The options of a fleet's client, and its counts.
 
 #ifndef NORMD_CLIENT_FLEET_FLEET_OPTIONS_H_
 #define NORMD_CLIENT_FLEET_FLEET_OPTIONS_H_
@@ -17,20 +17,20 @@
 namespace normd::client {
 
 struct FleetOptions {
-  // For each server; `retries` does not count, the fleet's own do.
+  // For each server; the fleet's retries replace `retries`.
   ClientOptions client;
   BalancePolicy balance = BalancePolicy::kRoundRobin;
   RetryPolicy retry;
-  // After how long without a response a second attempt goes to another server, out of the same
-  // budget; the first response counts. 0: never. Every call of this class may be repeated: a
+  // The time without a response after which a second attempt goes to another server, out of the
+  // same budget; the first response counts. 0: never. Every call of this class may be repeated: a
   // normalization changes nothing.
   Duration hedge_after{0};
-  // How often each server's health is asked for, how long the response may take, and how many in a
-  // row may be missed before its calls are taken elsewhere.
+  // The interval between a server's health checks, the time limit of a check, and the number of
+  // checks in a row that may be missed before the server's calls go elsewhere.
   Duration health_interval = std::chrono::milliseconds(500);
   Duration health_timeout = std::chrono::seconds(1);
   int silent_after = 2;
-  // How often names are resolved anew; also as soon as a server is gone, but not within a second.
+  // How often names are resolved again. They also are when a server is gone, at most once a second.
   Duration resolve_interval = std::chrono::seconds(30);
   Resolver resolver = ResolveServers;
 };

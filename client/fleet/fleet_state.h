@@ -1,4 +1,4 @@
-// What a FleetClient shares with its calls.
+// The state that a FleetClient shares with its calls.
 
 #ifndef NORMD_CLIENT_FLEET_FLEET_STATE_H_
 #define NORMD_CLIENT_FLEET_FLEET_STATE_H_
@@ -16,13 +16,13 @@
 
 namespace normd::client {
 
-// Thread-safe, if the mutex is held for what it guards.
+// Thread-safe: the mutex guards the members marked with it.
 class FleetState {
  public:
   FleetState(const FleetOptions& o, std::shared_ptr<ServerSet> s)
       : options(o), servers(std::move(s)), budget(o.retry) {}
 
-  // A server has failed a call.
+  // Call when a server has failed a call.
   void Hurry() {
     MutexLock lock(mutex);
     if (prober != nullptr) prober->Hurry();
@@ -45,7 +45,7 @@ class FleetState {
   std::unique_ptr<HealthProber> prober ABSL_GUARDED_BY(mutex);  // Null when closed.
   RetryBudget budget ABSL_GUARDED_BY(mutex);
   std::minstd_rand random ABSL_GUARDED_BY(mutex){std::random_device{}()};
-  FleetCounts counted ABSL_GUARDED_BY(mutex);  // But for the servers.
+  FleetCounts counted ABSL_GUARDED_BY(mutex);  // Without the servers' counts.
 };
 
 }  // namespace normd::client

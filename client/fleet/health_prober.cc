@@ -8,9 +8,9 @@
 namespace normd::client {
 namespace {
 
-// Between two rounds that somebody hurries.
+// The least time between two rounds, even when hurried.
 constexpr Duration kLeastProbe = std::chrono::milliseconds(50);
-// For gRPC's own deadline to come first.
+// Lets gRPC's own deadline come first.
 constexpr Duration kDeadlineSlack = std::chrono::milliseconds(200);
 constexpr Duration kLeastResolve = std::chrono::seconds(1);
 
@@ -18,7 +18,7 @@ constexpr Duration kLeastResolve = std::chrono::seconds(1);
 
 struct HealthProber::Checks {
   Mutex mutex;
-  // Until when each response may take.
+  // The deadline of each pending response.
   std::map<const Server*, TimePoint> asked ABSL_GUARDED_BY(mutex);
 };
 
@@ -49,8 +49,8 @@ void HealthProber::Hurry() {
   wake_.SignalAll();
 }
 
-// gRPC may hold a call back beyond its deadline, for as long as its connection takes no bytes: a
-// server that the network has cut off. So the time is kept here, too.
+// gRPC may hold a call beyond its deadline while its connection takes no bytes, as with a server
+// that the network has cut off. So the deadline is kept here too.
 bool HealthProber::IsDue(const std::shared_ptr<Server>& server) {
   const TimePoint now = SteadyClock().Now();
   const TimePoint deadline = now + options_.timeout + kDeadlineSlack;
@@ -69,7 +69,7 @@ void HealthProber::Probe() {
   for (;;) {
     for (const std::shared_ptr<Server>& server : servers_->servers()) {
       if (!IsDue(server)) continue;
-      // The set takes the response though the prober may be gone.
+      // The set takes the response even if the prober is gone.
       server->client->CheckHealthAsync(
           "", options_.timeout,
           [set = servers_, checks = checks_, server](const absl::StatusOr<HealthStatus>& health) {
@@ -102,7 +102,7 @@ void HealthProber::Resolve() {
       if (stopping_) return;
     }
     const auto addresses = options_.resolver(names_);
-    // A resolver that fails says nothing about the servers: those that are known stay.
+    // A resolver's failure says nothing about the servers: the known ones stay.
     if (addresses.ok() && servers_->Update(*addresses).ok()) {
       MutexLock lock(mutex_);
       hurry_probe_ = true;

@@ -1,5 +1,4 @@
-// Asks a fleet's servers after their health, and its names for their addresses, on threads of its
-// own.
+// Checks the health of a fleet's servers, and resolves its names, on threads of its own.
 
 #ifndef NORMD_CLIENT_FLEET_HEALTH_PROBER_H_
 #define NORMD_CLIENT_FLEET_HEALTH_PROBER_H_
@@ -26,19 +25,19 @@ struct ProberOptions {
 // Thread-safe.
 class HealthProber {
  public:
-  // Asks each server at once, then every `interval`, never twice at a time.
+  // Checks each server at once, then every `interval`, never twice at a time.
   HealthProber(std::shared_ptr<ServerSet> servers, std::vector<ServerName> names,
                const ProberOptions& options);
   // Checks in flight end by themselves.
   ~HealthProber();
 
-  // A server seems to be gone: asks it again soon, and its name for its addresses.
+  // Call when a server seems to be gone: checks it, and resolves its name, again soon.
   void Hurry();
 
  private:
-  struct Checks;  // Which servers are being asked.
+  struct Checks;  // The pending checks.
 
-  // Whether the server is to be asked now; tells the set of one that does not answer.
+  // Whether to check the server now; reports an unanswered check to the set.
   bool IsDue(const std::shared_ptr<Server>& server);
   void Probe();
   void Resolve();
@@ -53,7 +52,7 @@ class HealthProber {
   bool hurry_probe_ ABSL_GUARDED_BY(mutex_) = false;
   bool hurry_resolve_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread prober_;
-  std::thread resolver_;  // Only where names can change.
+  std::thread resolver_;  // Only if names can change.
 };
 
 }  // namespace normd::client

@@ -1,4 +1,4 @@
-// How often, how soon and how much in all a fleet's client tries again.
+// How often, how soon and how much in all a fleet's client retries.
 
 #ifndef NORMD_CLIENT_FLEET_RETRY_H_
 #define NORMD_CLIENT_FLEET_RETRY_H_
@@ -10,15 +10,15 @@
 
 namespace normd::client {
 
-// Named as in the service config of gRPC, whose "retryPolicy" and "retryThrottling" this follows
-// but for the servers' choice: a new attempt goes to another server.
+// Named as in the service config of gRPC, whose "retryPolicy" and "retryThrottling" this follows,
+// except that a new attempt goes to another server.
 struct RetryPolicy {
-  int max_attempts = 5;  // The first among them.
+  int max_attempts = 5;  // Including the first.
   Duration initial_backoff = std::chrono::milliseconds(20);
   Duration max_backoff = std::chrono::seconds(1);
   double backoff_multiplier = 2;
-  // Retries and hedges of all calls together: a burst of so many, and so many more for each call
-  // that succeeded.
+  // Retries and hedges of all calls together: a burst of max_tokens, and token_ratio more for each
+  // successful call.
   double max_tokens = 1000;
   double token_ratio = 0.1;
 };
@@ -26,12 +26,12 @@ struct RetryPolicy {
 // InvalidArgument names the field, what came and what was wanted.
 absl::Status CheckRetryPolicy(const RetryPolicy& policy);
 
-// Whether a call that ended with `status` may be tried again; when it may, `delay` is for how long
-// to wait. A hint of the server's says when. Without one UNAVAILABLE is retried at once the first
-// time and with a growing pause from then on; RESOURCE_EXHAUSTED, and INTERNAL, which a server
-// gives for a device that has failed, never. `attempts`: made so far. `jitter`: from 0 to 1,
-// spreads the pauses of many clients over half to the whole of them, and those of hints over the
-// whole to one and a half.
+// Whether a call that ended with `status` may be retried; if so, `delay` is the time to wait. A
+// server's hint takes precedence. Without one UNAVAILABLE is retried at once the first time and
+// with a growing pause from then on; RESOURCE_EXHAUSTED, and INTERNAL, which a server returns for a
+// failed device, never are. `attempts`: made so far. `jitter`: from 0 to 1, spreads the pauses of
+// many clients over half to the whole of them, and those of hints over once to one and a half
+// times.
 bool MayRetry(const RetryPolicy& policy, const absl::Status& status, int attempts, double jitter,
               Duration& delay);
 
@@ -40,7 +40,7 @@ class RetryBudget {
  public:
   explicit RetryBudget(const RetryPolicy& policy);
 
-  // Takes a token; false: there is none.
+  // Takes a token; false if there is none.
   bool Take();
   void OnSuccess();
 

@@ -10,7 +10,7 @@
 namespace normd::client {
 namespace {
 
-// What the end of a check says.
+// The state that a check's result implies.
 ServerState StateOf(const absl::StatusOr<HealthStatus>& health, bool is_silent,
                     ServerState before) {
   if (health.ok()) {
@@ -18,7 +18,7 @@ ServerState StateOf(const absl::StatusOr<HealthStatus>& health, bool is_silent,
   }
   switch (health.status().code()) {
     case absl::StatusCode::kDeadlineExceeded: return is_silent ? ServerState::kSilent : before;
-    // It answers, and does not tell this caller: calls will say.
+    // It answers, but refuses this caller: calls will show its state.
     case absl::StatusCode::kUnimplemented:
     case absl::StatusCode::kUnauthenticated:
     case absl::StatusCode::kPermissionDenied:

@@ -1,4 +1,4 @@
-// The servers of a fleet: what is known of each, and which calls it has.
+// The servers of a fleet: the state of each, and its calls.
 
 #ifndef NORMD_CLIENT_FLEET_SERVER_SET_H_
 #define NORMD_CLIENT_FLEET_SERVER_SET_H_
@@ -20,15 +20,16 @@
 
 namespace normd::client {
 
-// A call that a server has. Thread-safe.
+// A call at a server. Thread-safe.
 class Attempt {
  public:
   virtual ~Attempt() = default;
-  // Its server hangs: it ends here and now, whatever becomes of it there. Does not block.
+  // Call when the server hangs: the attempt ends here, whatever the server does with it. Does not
+  // block.
   virtual void Abandon() = 0;
 };
 
-// One server. What is not constant is guarded by its set's mutex.
+// One server. Its set's mutex guards everything that is not constant.
 struct Server {
   Server(ServerAddress a, std::unique_ptr<Client> c)
       : address(std::move(a)), client(std::move(c)) {}
@@ -37,7 +38,7 @@ struct Server {
   const std::unique_ptr<Client> client;
 
   ServerState state = ServerState::kUnknown;
-  std::string why;  // Of a state that is not good.
+  std::string why;  // The reason for a state that is not kServing.
   int outstanding = 0;
   int missed_checks = 0;  // In a row.
   std::int64_t calls = 0;
@@ -45,7 +46,7 @@ struct Server {
   std::set<std::shared_ptr<Attempt>> attempts;  // shared: with the calls that made them.
 };
 
-// What a set has counted of one of its servers.
+// The counts of one server.
 struct ServerCounts {
   std::string target;
   ServerState state = ServerState::kUnknown;
@@ -58,30 +59,29 @@ class ServerSet {
  public:
   using MakeClient = std::function<absl::StatusOr<std::unique_ptr<Client>>(const ServerAddress&)>;
 
-  // A server that leaves `silent_after` checks in a row unanswered is silent.
+  // A server with `silent_after` unanswered checks in a row is silent.
   ServerSet(BalancePolicy policy, int silent_after, MakeClient make_client);
 
-  // Makes the set these servers: those that are known stay as they are, those that are no more keep
-  // the calls they have. An error of make_client leaves the set as it was.
+  // Replaces the set's servers: known ones keep their state, removed ones keep their calls. An
+  // error of make_client leaves the set unchanged.
   absl::Status Update(const std::vector<ServerAddress>& addresses);
 
-  // Picks the server of a call (Picker) and counts the call; null where none can have it.
+  // Picks the server of a call (Picker) and counts the call; null when none is available.
   std::shared_ptr<Server> Begin(const Server* avoid);
-  // Tells of the attempt, so that it can be abandoned, until End.
+  // Registers the attempt, so that it can be abandoned, until End.
   void Register(Server& server, std::shared_ptr<Attempt> attempt);
-  // The call has ended. UNAVAILABLE says that the server is down, until a check says otherwise;
-  // true then.
+  // Ends the call. UNAVAILABLE makes the server down until a check succeeds; true then.
   bool End(Server& server, const std::shared_ptr<Attempt>& attempt, const absl::Status& status);
 
-  // What a check of its health gave. Abandons the calls of a silent one.
+  // Takes the result of a health check. Abandons the calls of a silent server.
   void Observe(Server& server, const absl::StatusOr<HealthStatus>& health);
 
   std::vector<std::shared_ptr<Server>> servers() const;
   std::vector<ServerCounts> counts() const;
-  // Waits until a server says that it serves (true), all have been asked and none does, or the time
-  // is over.
+  // Waits until a server reports that it serves (true), all have been checked and none does, or the
+  // deadline passes.
   bool WaitUntilServing(TimePoint deadline) const;
-  // Why no call can be made: UNAVAILABLE, with what is known of each server.
+  // UNAVAILABLE, with the state of each server: the reason why no call can be made.
   absl::Status Unavailable() const;
 
  private:

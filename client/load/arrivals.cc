@@ -16,7 +16,7 @@ class Constant final : public Arrivals {
  public:
   explicit Constant(RateProfile profile) : profile_(std::move(profile)) {}
 
-  // From the index and not from the time before: rounding does not add up.
+  // Computed from the index, not from the previous time, so that rounding does not add up.
   std::optional<Duration> Next() override { return profile_.TimeOf(static_cast<double>(index_++)); }
 
  private:
@@ -24,7 +24,7 @@ class Constant final : public Arrivals {
   std::int64_t index_ = 0;
 };
 
-// The times at which a profile has asked for the counts of a process of rate 1 are a process of the
+// The times at which a profile reaches the counts of a process of rate 1 form a process of the
 // profile's rate.
 class Poisson final : public Arrivals {
  public:
@@ -95,7 +95,7 @@ absl::StatusOr<std::vector<Duration>> ParseTrace(absl::string_view text) {
     const absl::string_view field = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
     if (field.empty()) continue;
     double seconds = 0;
-    // A double tells the microseconds of a timestamp since 1970 apart.
+    // A double resolves the microseconds of a timestamp since 1970.
     if (!absl::SimpleAtod(field, &seconds) || !(std::fabs(seconds) < 1e12)) {
       return absl::InvalidArgumentError(
           absl::StrCat("line ", number, ": \"", field.substr(0, 40), "\", wanted seconds"));

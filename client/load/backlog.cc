@@ -21,8 +21,8 @@ bool Backlog::Enter(Entry& entry) {
   return false;
 }
 
-// Calls of other deadlines behind the oldest are found late when they are to be sent; each is
-// looked at once, so late ones cost no search.
+// Calls behind the oldest with other deadlines are found late when they are to be sent; each is
+// checked once, so late ones cost no search.
 Backlog::Next Backlog::Leave(TimePoint now) {
   Next next;
   MutexLock lock(mutex_);

@@ -1,10 +1,10 @@
 // Calls that wait on the client's side, so that the transport holds few of them.
 //
-// HTTP/2 lets a server bound the calls of a connection, and gRPC then sends the oldest of those
-// that wait. Under lasting overload the oldest is always about to reach its deadline: it leaves
-// with too little time, its bytes travel for nothing, and so do those of the next. Here the newest
-// goes first as soon as the oldest has spent half its time, and those that have reached their
-// deadline when a call ends are given up unsent.
+// HTTP/2 lets a server bound the calls of a connection, and gRPC then sends the oldest waiting
+// ones. Under lasting overload the oldest is always close to its deadline: it leaves with too
+// little time, its bytes travel in vain, and so do those of the next. Here the newest goes first as
+// soon as the oldest has spent half its time, and calls that have reached their deadline when
+// another ends are dropped unsent.
 
 #ifndef NORMD_CLIENT_LOAD_BACKLOG_H_
 #define NORMD_CLIENT_LOAD_BACKLOG_H_
@@ -24,23 +24,23 @@ namespace normd::load {
 class Backlog {
  public:
   struct Entry {
-    TimePoint since{};  // When it was to be sent.
+    TimePoint since{};  // The intended send.
     TimePoint deadline = kNever;
     Outgoing outgoing;
     Sender::Done done;
   };
 
-  // At most `limit` calls are out at once; at least 1.
+  // At most `limit` calls, at least 1, are out at once.
   explicit Backlog(std::size_t limit) : limit_(limit) {}
 
-  // True: to be sent now; it is out until its Leave. False: `entry` was taken and waits.
+  // True: send it now; it is out until its Leave. False: `entry` was taken and waits.
   bool Enter(Entry& entry);
 
   struct Next {
-    std::optional<Entry> send;  // Is out now.
-    std::vector<Entry> late;    // Reached their deadline, unsent.
+    std::optional<Entry> send;  // This call is out now.
+    std::vector<Entry> late;    // These reached their deadline unsent.
   };
-  // A call that was out has ended.
+  // Call when a call that was out has ended.
   Next Leave(TimePoint now);
 
  private:

@@ -15,8 +15,8 @@ namespace {
 
 constexpr int kMaxWorkers = 64;
 
-// Keeps the statistics of its callers. Callers of one worker meet at its lock only when they send
-// or receive at the same moment.
+// The statistics of some callers. Callers of one worker contend for its lock only when they send or
+// receive at the same moment.
 struct alignas(64) Worker {
   explicit Worker(std::uint64_t seed) : random(seed) {}
 
@@ -26,8 +26,8 @@ struct alignas(64) Worker {
   std::int64_t sent ABSL_GUARDED_BY(mutex) = 0;
 };
 
-// One request on its way. In a closed loop a caller uses one again and again; in an open loop each
-// request has its own.
+// A request in flight. In a closed loop a caller reuses one; in an open loop each request has its
+// own.
 struct Call {
   Worker* worker = nullptr;
   std::uint64_t caller = 0;
@@ -66,19 +66,19 @@ struct LoadRun::Impl {
     if (before == 1 || before == refill_at) pacer.Wake();
     leaving.fetch_sub(1, std::memory_order_release);
   }
-  // Waits for every response, and for the threads that brought them to be done with this object.
+  // Waits for every response, and until the threads that brought them no longer use this object.
   void WaitForResponses() {
     while (inflight.load(std::memory_order_acquire) > 0) pacer.WaitUntil(kNever);
     while (leaving.load(std::memory_order_acquire) > 0) std::this_thread::yield();
   }
   // Waits for the time of a request of an open loop, and for room in flight.
   void WaitToSend(TimePoint intended);
-  // How many arrivals from `offset` on were meant for the time before `end`.
+  // The number of arrivals from `offset` on whose time is before `end`.
   std::int64_t CountUnsent(std::optional<Duration> offset, TimePoint start);
 
   LoadOptions options;
-  // Sending that has waited for room goes on below this: a wake for each response would cost as
-  // much as a small call.
+  // After waiting for room, sending resumes below this: a wake for each response would cost as much
+  // as a small call.
   const std::int64_t refill_at;
   const Workload& workload;
   Sender& sender;
@@ -86,16 +86,17 @@ struct LoadRun::Impl {
   std::vector<std::unique_ptr<Worker>> workers;
   std::vector<Call> callers;  // In a closed loop.
 
-  // Requests that are out; in a closed loop, callers that have not ended. Whoever brings it to zero
-  // releases all that was recorded, and Run acquires it.
+  // Requests that are out; in a closed loop, callers that have not ended. The thread that brings it
+  // to zero releases all records, and Run acquires them.
   std::atomic<std::int64_t> inflight{0};
-  // Threads inside Leave. Counted before `inflight` falls, so whoever sees 0 there sees them here.
+  // Threads inside Leave. Incremented before `inflight` falls, so a thread that sees 0 there sees
+  // them here.
   std::atomic<std::int64_t> leaving{0};
   std::atomic<std::int64_t> unsent{0};
   // Set before the first request, and published to Snapshot by `started`.
   std::optional<StopRule> rule;
   std::atomic<bool> started{false};
-  std::atomic<StopReason> asked{StopReason::kNone};  // By Stop.
+  std::atomic<StopReason> asked{StopReason::kNone};  // Set by Stop.
 };
 
 LoadRun::LoadRun(LoadOptions options, const Workload& workload, Sender& sender, Pacer& pacer)
@@ -154,7 +155,7 @@ std::int64_t LoadRun::Impl::CountUnsent(std::optional<Duration> offset, TimePoin
 }
 
 void LoadRun::Impl::RunOpen() {
-  // A backlog at the end of the run is not worked off beyond this; it is counted instead.
+  // A backlog at the end of the run is worked off at most this long; the rest is counted.
   constexpr Duration kBacklogGrace = std::chrono::milliseconds(100);
   const TimePoint start = pacer.Now();
   for (std::uint64_t index = 0;; ++index) {
@@ -208,7 +209,7 @@ void LoadRun::Impl::Record(const Call& call, const Outcome& outcome) {
 
 void LoadRun::Stop(StopReason reason) {
   impl_->asked.store(reason);
-  // Run looks at `asked` after it has set `started`, so one of the two sees the other.
+  // Run reads `asked` after it has set `started`, so one of the two sees the other's write.
   if (impl_->started.load()) impl_->rule->Stop(reason);
   impl_->pacer.Wake();
 }

@@ -1,4 +1,4 @@
-// What was measured.
+// The measurements of a run.
 
 #ifndef NORMD_CLIENT_LOAD_MEASUREMENT_H_
 #define NORMD_CLIENT_LOAD_MEASUREMENT_H_
@@ -16,30 +16,30 @@ namespace normd::load {
 
 inline constexpr std::size_t kStatusCodes = 17;  // gRPC's, 0 (OK) to 16.
 
-// "OK", "DEADLINE_EXCEEDED"; "CODE_n" for a number that is none.
+// "OK", "DEADLINE_EXCEEDED"; "CODE_n" for an unknown number.
 std::string CodeName(std::size_t code);
 
-// When one request was to leave and did.
+// The intended and the actual time of a request's send.
 struct SendTimes {
   TimePoint intended{};
   TimePoint sent{};
 };
 
-// What one kind of request of the mix saw.
+// The measurements of one kind of request of the mix.
 struct ItemMeasurement {
-  Histogram response_time;  // Of responses with OK.
+  Histogram response_time;  // Responses with OK only.
   Histogram first_bytes;  // For streams: from the intended send to the first byte of the response.
   std::int64_t errors = 0;
-  std::int64_t sent_bytes = 0;  // As those of Measurement.
+  std::int64_t sent_bytes = 0;  // As in Measurement.
   std::int64_t received_bytes = 0;
 
   void Merge(const ItemMeasurement& other);
 };
 
-// A value: workers measure apart, and the parts are merged. Times are of requests that were
+// A value: workers measure separately, and the parts are merged. Times are of requests that were
 // answered with OK; the others are counted by their code.
 struct Measurement {
-  Histogram response_time;  // From the intended send to the response: what a user waits.
+  Histogram response_time;  // From the intended send to the response: the user's wait.
   Histogram service_time;   // From the actual send to the response.
   Histogram send_lag;       // From the intended to the actual send.
 
@@ -47,8 +47,8 @@ struct Measurement {
   std::array<std::string, kStatusCodes>
       first_message;                 // The first message that came with each code.
   std::int64_t warmup_requests = 0;  // Not counted anywhere else.
-  std::int64_t cancelled = 0;  // By the client, as it was asked to. Not counted anywhere else.
-  // By Item::index, up to the largest that was recorded.
+  std::int64_t cancelled = 0;  // Cancelled by the client, on purpose. Not counted anywhere else.
+  // By Item::index, up to the largest recorded one.
   std::vector<ItemMeasurement> items;
 
   std::int64_t sent_bytes = 0;  // Tensors of all requests.
@@ -56,9 +56,9 @@ struct Measurement {
 
   std::array<Duration, kServerStages> stage_sum{};
   // The number of batches is the sum of 1 / (requests in my batch) over the responses, provided
-  // that nobody else uses the server.
+  // that the server has no other users.
   double batches = 0;
-  std::int64_t in_batches = 0;  // Responses that told of a batch; a stream's do not.
+  std::int64_t in_batches = 0;  // Responses that report a batch; a stream's do not.
   std::int64_t max_batch_requests = 0;
 
   std::int64_t verified = 0;
@@ -74,7 +74,7 @@ struct Measurement {
   std::int64_t ok() const { return codes[0]; }
   std::int64_t errors() const { return requests() - ok(); }
   double error_share() const;
-  // Over all responses; zero without any.
+  // The mean over all responses; zero without any.
   Duration MeanStage(std::size_t stage) const;
   double MeanBatchRequests() const;
 };

@@ -1,4 +1,4 @@
-// An objective for the response time, and what of the work met it.
+// An objective for the response time, and the share of the work that met it.
 
 #ifndef NORMD_CLIENT_LOAD_OBJECTIVE_H_
 #define NORMD_CLIENT_LOAD_OBJECTIVE_H_
@@ -20,14 +20,14 @@ struct Objective {
   std::string ToString() const;  // "p99 <= 5ms"
 };
 
-// "p99=5ms". InvalidArgument says what was wanted.
+// Parses "p99=5ms". InvalidArgument says what was wanted.
 absl::StatusOr<Objective> ParseObjective(absl::string_view text);
 
 struct ObjectiveResult {
   Duration reached{0};      // The response time at the objective's percentile.
   std::int64_t within = 0;  // Responses with OK within the limit: the goodput's share of the work.
-  // The percentile is within the limit, no more than `max_error_share` failed, and nothing that was
-  // to be sent was left behind.
+  // Whether the percentile is within the limit, no more than `max_error_share` failed, and no
+  // intended request was left unsent.
   bool met = false;
 
   double WithinShare(const LoadResult& result) const;  // As a share of all measured requests.

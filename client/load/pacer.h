@@ -1,4 +1,4 @@
-// Time for a load run: a clock, and waiting on it. Tests supply one that moves by itself.
+// Time for a load run: a clock, and waiting on it. Tests supply one that advances by itself.
 
 #ifndef NORMD_CLIENT_LOAD_PACER_H_
 #define NORMD_CLIENT_LOAD_PACER_H_
@@ -10,10 +10,10 @@ namespace normd::load {
 
 class Pacer : public Clock {
  public:
-  // Returns at `until`, after a Wake, or earlier for no reason: callers wait in a loop. One thread
-  // waits at a time.
+  // Returns at `until`, after a Wake, or spuriously: callers wait in a loop. One thread waits at a
+  // time.
   virtual void WaitUntil(TimePoint until) = 0;
-  // Ends the present wait, or else the next one. Thread-safe.
+  // Ends the current wait, or else the next one. Thread-safe.
   virtual void Wake() = 0;
 };
 

@@ -27,8 +27,8 @@ double CountOf(const RateProfile::Segment& s) {
   return mean > 0 ? mean * Seconds(s.length) : 0;
 }
 
-// Where a segment has asked for `count`: the root of a*t + (b-a)*t^2/(2*length) = count, in the
-// form that neither divides by a slope of zero nor cancels.
+// The time at which a segment reaches `count`: the root of a*t + (b-a)*t^2/(2*length) = count, in
+// the form that neither divides by a slope of zero nor cancels.
 double SecondsAt(const RateProfile::Segment& s, double count) {
   const double a = s.begin_rate_per_s;
   const double slope = (s.end_rate_per_s - a) / Seconds(s.length);
@@ -91,7 +91,7 @@ RateProfile RateProfile::WithLead(Duration lead) const {
 }
 
 std::optional<Duration> RateProfile::TimeOf(double count) const {
-  // Ends are exclusive: what a segment asks for at its very end is the next one's first.
+  // Ends are exclusive: a request at a segment's very end is the next segment's first.
   const auto it = std::upper_bound(counts_.begin(), counts_.end(), count);
   if (it == counts_.end()) return std::nullopt;
   const auto index = static_cast<std::size_t>(it - counts_.begin());

@@ -18,7 +18,7 @@ bool ParseValue(absl::string_view text, double& value) {
   return absl::SimpleAtod(text, &value) && std::isfinite(value) && value > 0;
 }
 
-// One value, or a range with a factor or a step. False: it is neither.
+// Parses one value, or a range with a factor or a step. False for other text.
 bool AddValues(absl::string_view text, std::vector<double>& values) {
   const std::pair<absl::string_view, absl::string_view> ends =
       absl::StrSplit(text, absl::MaxSplits("..", 1));

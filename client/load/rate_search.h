@@ -1,5 +1,5 @@
 // Which load to try next: the points of a sweep, and the search for the highest rate that still
-// meets an objective. Pure: whoever uses it runs the load and says how it went.
+// meets an objective. Pure: the caller runs the load and reports the result.
 
 #ifndef NORMD_CLIENT_LOAD_RATE_SEARCH_H_
 #define NORMD_CLIENT_LOAD_RATE_SEARCH_H_
@@ -25,11 +25,11 @@ struct RateSearchOptions {
   double start_rate = 100;
   double least_rate = 0.1;
   double most_rate = 1e6;
-  // The search ends when the highest rate that met the objective and the lowest that missed it are
-  // no further apart than this factor.
+  // The search ends when the highest rate that met the objective and the lowest that missed it
+  // differ by no more than this factor.
   double tolerance = 1.02;
-  // A rate has missed the objective when it has done so this many times in a row: one hiccup of a
-  // shared machine must not halve the answer.
+  // A rate misses the objective when it has done so this many times in a row: one hiccup of a
+  // shared machine must not halve the result.
   int tries = 2;
 };
 
@@ -42,7 +42,7 @@ class RateSearch {
 
   // The rate to try; nullopt: the search is over.
   std::optional<double> Next() const;
-  // Whether that rate met the objective.
+  // Reports whether that rate met the objective.
   void Observe(bool met);
 
   // The highest that met it; 0: none did.

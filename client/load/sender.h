@@ -1,4 +1,4 @@
-// How a request leaves and a response comes back. The load run knows no protocol.
+// How a request leaves and a response returns. The load run knows no protocol.
 
 #ifndef NORMD_CLIENT_LOAD_SENDER_H_
 #define NORMD_CLIENT_LOAD_SENDER_H_
@@ -26,8 +26,8 @@ enum class Verdict { kUnchecked, kRight, kWrong };
 // One response, or its failure.
 struct Outcome {
   absl::StatusCode code = absl::StatusCode::kOk;
-  std::string message;     // What an error or a wrong response says.
-  bool cancelled = false;  // The call ended because the client cancelled it, as asked.
+  std::string message;     // The text of an error or a wrong response.
+  bool cancelled = false;  // The client cancelled the call, on purpose.
   TimePoint received{};
   // Set when the code is OK.
   std::optional<TimePoint> first_bytes;  // For a stream: when the first byte of its response came.
@@ -39,9 +39,10 @@ struct Outcome {
 
 struct Outgoing {
   const Item* item = nullptr;  // Outlives the call.
-  std::uint64_t caller = 0;    // Calls of one may share a connection; callers spread over them.
+  // Calls of one caller may share a connection; callers are spread over the connections.
+  std::uint64_t caller = 0;
   bool verify = false;
-  // Set: the client cancels the call so long after it has left, if it is not answered by then.
+  // If set, the client cancels the call this long after its send, unless it is answered by then.
   std::optional<Duration> cancel_after;
 };
 

@@ -31,7 +31,7 @@ StopRule::Decision StopRule::Admit(TimePoint intended) {
   if (intended < measure_begin_) return Decision::kWarmup;
   if (options_.requests == 0) return Decision::kMeasure;
   const std::int64_t before = admitted_.fetch_add(1, std::memory_order_relaxed);
-  // With the last one, so that an open loop does not wait for the time of the one after it.
+  // Stops with the last request, so that an open loop does not wait for the time of another one.
   if (before + 1 >= options_.requests) Stop(StopReason::kRequests);
   return before < options_.requests ? Decision::kMeasure : Decision::kStop;
 }
@@ -39,7 +39,7 @@ StopRule::Decision StopRule::Admit(TimePoint intended) {
 void StopRule::Observe(absl::StatusCode code) {
   if (options_.unavailable_in_a_row == 0) return;
   if (code != absl::StatusCode::kUnavailable) {
-    // Read first: while all is well, no thread writes to the shared line.
+    // Read first: without failures, no thread writes to the shared line.
     if (unavailable_.load(std::memory_order_relaxed) != 0) {
       unavailable_.store(0, std::memory_order_relaxed);
     }

@@ -15,7 +15,7 @@ struct StopOptions {
   Duration warmup{0};                   // Requests intended before its end are not measured.
   Duration duration = Duration::max();  // After the warm-up.
   std::int64_t requests = 0;            // Measured ones; 0: no limit.
-  // Ends a run whose server has gone: so many UNAVAILABLE in a row. 0: never.
+  // Ends a run whose server is gone: this many UNAVAILABLE in a row. 0: never.
   std::int64_t unavailable_in_a_row = 0;
 };
 
@@ -41,13 +41,13 @@ class StopRule {
   StopRule(const StopOptions& options, TimePoint start);
 
   enum class Decision { kStop, kWarmup, kMeasure };
-  // For a request whose intended send is `intended`. kMeasure takes one of the wanted requests.
+  // Decides for a request with this intended send. kMeasure takes one of the wanted requests.
   Decision Admit(TimePoint intended);
 
-  // Tells of a response.
+  // Reports a response.
   void Observe(absl::StatusCode code);
 
-  // The first reason stays.
+  // The first reason is kept.
   void Stop(StopReason reason);
   bool stopped() const { return reason() != StopReason::kNone; }
   StopReason reason() const { return reason_.load(std::memory_order_relaxed); }

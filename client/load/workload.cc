@@ -19,7 +19,8 @@ namespace {
 
 constexpr std::array<const char*, 4> kPriorityNames = {"", "low", "normal", "high"};
 
-// The seed of input `k` of an entry. No entry's first input has the seed of another's further one.
+// The seed of input `k` of an entry. No entry's first input has the seed of another entry's later
+// one.
 std::uint64_t SeedOf(std::uint64_t entry_seed, std::size_t k) {
   return k == 0 ? entry_seed : ~entry_seed ^ (static_cast<std::uint64_t>(k - 1) << 32);
 }
@@ -28,7 +29,7 @@ bool IsOption(absl::string_view field) {
   return absl::StrContains(field, '=') || field == "stream";
 }
 
-// One of "key=value", or "stream"; what is wrong with it, or nothing.
+// Applies one "key=value", or "stream"; returns the error, or an empty string.
 std::string SetOption(absl::string_view option, MixEntry& entry) {
   const std::pair<absl::string_view, absl::string_view> halves =
       absl::StrSplit(option, absl::MaxSplits('=', 1));

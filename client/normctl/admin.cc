@@ -1,4 +1,4 @@
-// The commands that tell and change the server's state.
+// The commands that show and change the server's state.
 
 #include <algorithm>
 
@@ -138,14 +138,14 @@ class UnregisterCommand final : public Command {
                                                      all_ ? "with" : "without",
                                                      " --all, wanted one of the two"));
     }
-    // In the protocol an empty name is all of them.
+    // In the protocol an empty name means all of them.
     if (std::find(arguments.begin(), arguments.end(), "") != arguments.end()) {
       return absl::InvalidArgumentError("NAME: empty, wanted a region's name, or --all");
     }
     return absl::OkStatus();
   }
 
-  // The first error ends it: what was unregistered until then has been printed.
+  // Stops at the first error; the regions unregistered before it have been printed.
   absl::Status Run(const Context& context) override {
     const std::vector<std::string> everything = {""};
     for (const std::string& region : all_ ? everything : context.arguments) {
@@ -178,7 +178,7 @@ class UnregisterCommand final : public Command {
   bool all_ = false;
 };
 
-// What `model`, `load` and `unload` share: a model's name and version.
+// The shared part of `model`, `load` and `unload`: a model's name and version.
 class ModelCommandBase : public Command {
  public:
   const char* arguments() const override { return "NAME"; }

@@ -1,4 +1,4 @@
-// One subcommand, for those who implement them.
+// The interface of a subcommand.
 
 #ifndef NORMD_CLIENT_NORMCTL_COMMAND_H_
 #define NORMD_CLIENT_NORMCTL_COMMAND_H_
@@ -15,16 +15,16 @@
 
 namespace normd::client {
 
-// What every command has.
+// The inputs and outputs of every command.
 struct Context {
-  Client* client = nullptr;  // Not yet connected; a command may do without.
+  Client* client = nullptr;  // Not yet connected; a command need not use it.
   Duration timeout{};
-  bool timeout_given = false;  // On the command line.
+  bool timeout_given = false;  // Set on the command line.
   bool json = false;
-  std::string token;                   // Of --token_file; empty: none.
+  std::string token;                   // From --token_file; empty: none.
   std::vector<std::string> arguments;  // Without the flags.
   std::ostream* out = nullptr;
-  std::ostream* terminal = nullptr;  // For what is redrawn; null where nobody sees it.
+  std::ostream* terminal = nullptr;  // For progress that is redrawn; null if there is no terminal.
 };
 
 // Created anew for each command line.
@@ -36,8 +36,8 @@ class Command {
   virtual const char* arguments() const { return ""; }  // "NAME"
   virtual const char* summary() const = 0;
   virtual int argument_count() const { return 0; }
-  virtual bool takes_further_arguments() const { return false; }  // Beyond that count.
-  // Streams live until they are stopped; their time is limited only on request.
+  virtual bool takes_further_arguments() const { return false; }  // More than `arguments` names.
+  // Streams live until they are stopped; they have a time limit only on request.
   virtual bool HasDefaultTimeout() const { return true; }
 
   virtual void AddFlags(FlagSet& flags) { (void)flags; }
@@ -47,7 +47,7 @@ class Command {
     (void)arguments;
     return absl::OkStatus();
   }
-  // Prints to context.out. An error is printed by the caller.
+  // Prints to context.out. The caller prints an error.
   virtual absl::Status Run(const Context& context) = 0;
 };
 

@@ -128,7 +128,7 @@ int RunNormctl(absl::Span<const std::string> arguments, std::ostream& out, std::
   common.connection.Set(options);
   const absl::StatusOr<std::unique_ptr<Client>> client = Client::Create(common.server, options);
   if (!client.ok()) return UsageError(err, absl::StrCat("--", client.status().message()));
-  // Why it cannot be reached, the command's call says.
+  // If it cannot be reached, the command's call says why.
   (*client)->Connect(absl::ToChronoNanoseconds(common.timeout));
   const bool timeout_given = common.timeout != default_timeout;
   const absl::Status status = Execute(command, common, timeout_given, **client, *std::move(others),

@@ -18,7 +18,8 @@ inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 
 // Runs one command line, without the program's name; blocks. Results go to `out`, errors to `err`,
-// one line each, which begins with "normctl: ". `terminal`: `err` is one, and may show progress.
+// each on one line that begins with "normctl: ". `terminal`: `err` is a terminal, and may show
+// progress.
 int RunNormctl(absl::Span<const std::string> arguments, std::ostream& out, std::ostream& err,
                bool terminal);
 

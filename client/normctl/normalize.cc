@@ -45,8 +45,8 @@ std::optional<v1::Priority> ParsePriority(absl::string_view level) {
   return std::nullopt;
 }
 
-// A larger file is streamed: a message of it would be slower, and the server takes no message over
-// its --max_request_bytes.
+// Larger files are streamed: one message would be slower, and the server takes no message over its
+// --max_request_bytes.
 constexpr std::int64_t kStreamFromBytes = std::int64_t{64} << 20;
 
 std::optional<v1::Precision> ParsePrecision(absl::string_view name) {
@@ -173,8 +173,8 @@ class NormalizeCommand final : public Command {
   }
 
  private:
-  // A stream carries several inputs in the model's order, whatever the order of the arguments. What
-  // the model does not take is left for the server to refuse.
+  // A stream carries several inputs in the model's order, whatever the order of the arguments. The
+  // server refuses inputs that the model does not take.
   absl::Status SortAsModel(const Context& context, std::vector<InputFile>& inputs) const {
     if (inputs.size() < 2) return absl::OkStatus();
     const auto model = context.client->GetModel(model_, version_, context.timeout);
@@ -229,7 +229,7 @@ class NormalizeCommand final : public Command {
     return absl::OkStatus();
   }
 
-  // Reads the inputs into memory that the server has too, with room for the outputs beside them.
+  // Reads the inputs into memory shared with the server, with room for the outputs.
   absl::Status ShareTensors(const Context& context, const std::vector<InputFile>& inputs,
                             NormalizeRequest& request) const {
     const auto model = context.client->GetModel(model_, version_, context.timeout);
@@ -247,7 +247,7 @@ class NormalizeCommand final : public Command {
     if (!expected.ok()) return expected.status();
     std::vector<ReceivedTensor> received;
     for (const OutputTensor& output : response.outputs()) {
-      // Older servers send what is not wanted too.
+      // Older servers send unwanted outputs too.
       const auto& wanted = request.outputs;
       const bool named = std::find(wanted.begin(), wanted.end(), output.name()) != wanted.end();
       if (!wanted.empty() && !output.name().empty() && !named) continue;
@@ -256,7 +256,7 @@ class NormalizeCommand final : public Command {
     return CompareOutputs(received, *expected);
   }
 
-  // None: those that come unasked.
+  // None: the outputs that come by default.
   std::vector<std::string> WantedOutputs() const {
     if (!outputs_.empty()) return absl::StrSplit(outputs_, ',');
     std::vector<std::string> names;
@@ -267,7 +267,7 @@ class NormalizeCommand final : public Command {
     return names;
   }
 
-  // Where the outputs go, as -o says.
+  // The outputs' files, from -o.
   absl::StatusOr<std::vector<std::string>> PathsOf(absl::Span<const TensorSpec> outputs) const {
     std::vector<TensorPath> given;
     for (const std::string& path : output_paths_) given.push_back(ParseTensorPath(path));
@@ -401,7 +401,7 @@ class NormalizeCommand final : public Command {
     PrintEnd(context, comparison);
   }
 
-  // The outputs beside the first.
+  // Prints the outputs after the first.
   static void PrintFurther(const Context& context, absl::Span<const TensorSpec> outputs) {
     for (const TensorSpec& output : outputs.subspan(1)) {
       *context.out << "  and " << output.name << ": " << norm::Name(output.dtype) << " "

@@ -27,7 +27,7 @@ std::string ShapeText(const Shape& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-// One line each: "input       x [?, 64, *]".
+// One line per tensor: "input       x [?, 64, *]".
 void PrintTensors(const char* kind,
                   const google::protobuf::RepeatedPtrField<v1::TensorInfo>& tensors,
                   std::ostream& out) {
@@ -44,7 +44,7 @@ void PrintTensors(const char* kind,
   }
 }
 
-// The types that a model takes, as the column of kDataTypes has them.
+// The types that a model takes, in the names of one column of kDataTypes.
 std::vector<absl::string_view> TypesOf(const v1::ModelConfig& config,
                                        absl::string_view DataTypeNames::*column) {
   std::vector<absl::string_view> names;
@@ -58,7 +58,7 @@ std::vector<absl::string_view> TypesOf(const v1::ModelConfig& config,
   return names;
 }
 
-// What clients, probes and gateways ask for.
+// The names that clients, probes and gateways use.
 void PrintNames(const v1::ModelInfo& model, std::ostream& out) {
   const char* const kServices[] = {"normd.v1.NormService", "inference.GRPCInferenceService"};
   out << absl::StreamFormat("served as   %s in %s\n", model.name(), kServices[0]);

@@ -10,17 +10,17 @@
 
 namespace normd::client {
 
-// Protobuf's JSON mapping with the .proto's field names, absent fields included: int64 are strings.
+// Protobuf's JSON mapping with the .proto's field names and absent fields; int64 are strings.
 void PrintJson(const google::protobuf::Message& message, std::ostream& out);
 
 // As in config.textproto: "group_norm { channels: 64 groups: 8 } + SILU, CHANNELS_LAST"
 std::string DescribeOperation(const v1::ModelConfig& config);
 
-// One line a model version, under a heading.
+// One line per model version, under a heading.
 void PrintModels(const v1::ListModelsResponse& models, std::ostream& out);
-// All that the server tells of one version.
+// Everything that the server reports about one version.
 void PrintModel(const v1::ModelInfo& model, std::ostream& out);
-// One line a region, under a heading.
+// One line per region, under a heading.
 void PrintRegions(const v1::ListSharedMemoryResponse& regions, std::ostream& out);
 void PrintServerInfo(const v1::GetServerInfoResponse& info, std::ostream& out);
 

@@ -1,4 +1,4 @@
-// How far a long transfer is, on one line of a terminal.
+// The progress of a long transfer, on one line of a terminal.
 
 #ifndef NORMD_CLIENT_NORMCTL_PROGRESS_BAR_H_
 #define NORMD_CLIENT_NORMCTL_PROGRESS_BAR_H_
@@ -25,7 +25,7 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // Draws, but not more than ten times a second.
+  // Draws, but at most ten times a second.
   void Update(std::int64_t done_bytes, std::int64_t total_bytes);
 
  private:

@@ -1,4 +1,4 @@
-// `normctl random`: a tensor to try the service with.
+// `normctl random`: a tensor for trying the service.
 
 #include "client/tensor/random.h"
 #include "absl/strings/str_cat.h"

@@ -1,4 +1,4 @@
-// Tensors from .npy files in memory that a server on this machine has too.
+// Tensors from .npy files in memory shared with a server on this machine.
 
 #ifndef NORMD_CLIENT_NORMCTL_SHARED_FILES_H_
 #define NORMD_CLIENT_NORMCTL_SHARED_FILES_H_
@@ -18,10 +18,10 @@ struct SharedMemoryServer {
   std::string token;    // Empty: none.
 };
 
-// Reads the files into a new region, which the request's inputs then name, and has room there for
-// its outputs: those of request.outputs, or all that come unasked. The region is the server's as
-// long as the request or its response is there. SharedRegion::Create's errors, OutputSpecs' and
-// those of reading.
+// Reads the files into a new region, which the request's inputs then name, with room for its
+// outputs: those of request.outputs, or all default ones. The server shares the region as long as
+// the request or its response exists. Errors: SharedRegion::Create's, OutputSpecs' and those of
+// reading.
 absl::Status ShareFiles(const SharedMemoryServer& server, const v1::ModelInfo& model,
                         const std::vector<InputFile>& inputs, NormalizeRequest& request);
 

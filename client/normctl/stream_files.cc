@@ -18,8 +18,8 @@ namespace {
 // Bytes of the input that are compared with the reference at once.
 constexpr std::int64_t kCompareBytes = std::int64_t{16} << 20;
 
-// The file that a stream writes: under another name until it is whole, unless the path leads to
-// something that is no file, such as a device.
+// A stream's output file. It has another name until it is whole, unless the path leads to something
+// other than a file, such as a device.
 class OutputFile {
  public:
   static absl::StatusOr<std::unique_ptr<OutputFile>> Create(const std::string& path,
@@ -66,7 +66,7 @@ class OutputFile {
   std::int64_t size_ = 0;
 };
 
-// The tensor's samples from `first` on.
+// Some of the tensor's samples, from `first` on.
 absl::StatusOr<Tensor> ReadSamples(const NpyReader& file, std::int64_t first, std::int64_t count) {
   std::vector<std::int64_t> dims(file.shape().dims().begin(), file.shape().dims().end());
   const std::int64_t sample_bytes = file.bytes() / dims[0];
@@ -146,7 +146,7 @@ class OutputStream {
   std::vector<std::unique_ptr<OutputFile>> files_;  // Null: dropped.
 };
 
-// The samples of every file from `first` on.
+// Some samples of every file, from `first` on.
 absl::StatusOr<std::vector<Tensor>> ReadAllSamples(absl::Span<const InputFile> files,
                                                    std::int64_t first, std::int64_t count) {
   std::vector<Tensor> tensors;
@@ -191,7 +191,7 @@ absl::StatusOr<StreamResult> StreamFiles(Client& client, StreamRequest request,
                                          absl::Span<const InputFile> inputs,
                                          const ChoosePaths& choose_paths) {
   for (const InputFile& input : inputs) request.inputs.push_back(input.spec());
-  std::optional<InputStream> input;  // Once the server has said how many samples there are.
+  std::optional<InputStream> input;  // Set once the server has reported the number of samples.
   std::unique_ptr<OutputStream> output;
   request.on_accepted = [&](const StreamResult& accepted) {
     const absl::StatusOr<std::vector<std::string>> paths = choose_paths(accepted.outputs);

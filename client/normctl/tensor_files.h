@@ -15,14 +15,14 @@
 
 namespace normd::client {
 
-// "FILE" or "NAME=FILE". A path that has a '=' in its first part is written "./a=b.npy".
+// "FILE" or "NAME=FILE". A path with a '=' in its first part is written "./a=b.npy".
 struct TensorPath {
   std::string name;  // May be empty.
   std::string path;
 };
 TensorPath ParseTensorPath(absl::string_view text);
 
-// An input of a call, open.
+// An open input file.
 struct InputFile {
   std::string name;
   NpyReader file;
@@ -30,12 +30,12 @@ struct InputFile {
   TensorSpec spec() const { return {name, file.dtype(), file.shape()}; }
 };
 
-// Opens them in this order. InvalidArgument for a second one without a name; where any has a name,
-// one without is kFirstInput.
+// Opens the files in this order. InvalidArgument for a second one without a name; if any has a
+// name, one without is kFirstInput.
 absl::StatusOr<std::vector<InputFile>> OpenInputs(std::vector<TensorPath> paths);
 
-// Where each of the outputs goes, in their order; empty: nowhere. A path without a name is for an
-// only output. InvalidArgument names the output that is not there, or the names of those that are.
+// The path of each output, in their order; empty: none. A path without a name is for an only
+// output. InvalidArgument names the missing output, or the names of the existing ones.
 absl::StatusOr<std::vector<std::string>> OutputPaths(absl::Span<const TensorSpec> outputs,
                                                      absl::Span<const TensorPath> given);
 

@@ -18,14 +18,14 @@
 namespace normd::client {
 namespace {
 
-// As many as the digest has: nobody finds one by trying.
+// As many as the digest has: too many to guess.
 constexpr std::size_t kTokenBytes = 32;
 constexpr std::size_t kMaxNameBytes = 64;
 
 bool IsLetterOrDigit(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)); }
 
-// Of the system's randomness, in characters that a header, a shell and a file name take as they
-// are.
+// Reads the system's random generator, and encodes with characters that need no escape in a header,
+// a shell or a file name.
 absl::StatusOr<std::string> MakeToken() {
   std::array<char, kTokenBytes> bytes;
   std::size_t filled = 0;
@@ -47,7 +47,7 @@ absl::StatusOr<std::string> Sha256Hex(const std::string& text) {
       absl::string_view(reinterpret_cast<const char*>(digest.data()), size));
 }
 
-// A file of that name is somebody's token already.
+// A file of that name is already somebody's token.
 absl::Status WriteNewFile(const std::string& path, const std::string& text) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return absl::ErrnoToStatus(errno, path);
@@ -99,7 +99,7 @@ class TokenCommand final : public Command {
   }
 
  private:
-  // As the server has it: server/identity/names.h.
+  // The server's rule: server/identity/names.h.
   static bool IsName(absl::string_view name) {
     return !name.empty() && name.size() <= kMaxNameBytes && IsLetterOrDigit(name.front()) &&
            std::all_of(name.begin(), name.end(), [](char c) {

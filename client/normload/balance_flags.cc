@@ -41,7 +41,7 @@ absl::StatusOr<std::optional<client::FleetOptions>> BalanceFlags::Make(
     return std::nullopt;
   }
   const auto servers = client::ParseServers(server);
-  if (!servers.ok()) return servers.status();  // It names the server.
+  if (!servers.ok()) return servers.status();  // The status names the server.
   client::FleetOptions fleet;
   if (!policy.empty()) {
     const auto balance = client::ParseBalancePolicy(policy);

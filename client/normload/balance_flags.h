@@ -1,4 +1,4 @@
-// The flags that say how several servers are loaded.
+// The flags for balancing several servers.
 
 #ifndef NORMD_CLIENT_NORMLOAD_BALANCE_FLAGS_H_
 #define NORMD_CLIENT_NORMLOAD_BALANCE_FLAGS_H_
@@ -15,15 +15,15 @@ namespace normd::load {
 
 struct BalanceFlags {
   std::string policy;    // Empty: none for one server, round_robin for several.
-  int max_attempts = 0;  // 0: one with one server, the library's default with several.
+  int max_attempts = 0;  // 0: one for one server, the library's default for several.
   double retry_tokens = client::RetryPolicy().max_tokens;
   absl::Duration hedge_after = absl::ZeroDuration();
   absl::Duration resolve_interval = absl::Seconds(30);
 
-  // Borrows this.
+  // The flags borrow this object.
   void AddTo(FlagSet& flags);
-  // How `server`, the value of --server, is balanced; nothing where it is one server and no flag
-  // asks for it. InvalidArgument names the flag, what came and what was wanted.
+  // How `server`, the value of --server, is balanced; nullopt if it is one server and no flag asks
+  // for balancing. InvalidArgument names the flag, what came and what was wanted.
   absl::StatusOr<std::optional<client::FleetOptions>> Make(const std::string& server) const;
 };
 

@@ -12,7 +12,8 @@
 namespace normd::load {
 namespace {
 
-// Sets the verdict, and the message of a wrong response, which is of the expectation's version.
+// Sets the verdict, and the message for a wrong response; the response has the expectation's
+// version.
 void Verify(const Item& item, const Expectation& expectation,
             absl::Span<const client::ReceivedTensor> received, Outcome& outcome) {
   const absl::StatusOr<client::Comparison> comparison =
@@ -27,7 +28,7 @@ void Verify(const Item& item, const Expectation& expectation,
                    comparison.ok() ? client::Describe(*comparison) : comparison.status().message());
 }
 
-// The same for outputs that were copied out of a response, whose they are.
+// The same for outputs that were copied out of a response.
 void VerifyCopies(const Item& item, const Expectation& expectation,
                   absl::Span<const client::TensorSpec> specs,
                   const absl::StatusOr<std::vector<client::Tensor>>& outputs, Outcome& outcome) {
@@ -71,7 +72,7 @@ Outcome ToOutcome(const absl::StatusOr<client::NormalizeResponse>& response, con
   return outcome;
 }
 
-// What a stream's response leaves behind. Its bytes are kept only where they are verified.
+// The results of a stream's response. Its bytes are kept only for verification.
 struct StreamedReply {
   const Expectation* expectation = nullptr;
   std::optional<TimePoint> first_bytes;
@@ -205,7 +206,7 @@ void GrpcSender::SendFrom(Backlog& backlog, Backlog::Entry entry) {
                unsent.received = outcome.received;
                std::move(late.done)(unsent);
              }
-             // The last access to this object, which may end when all calls have.
+             // The last access to this object, which may end when all calls have ended.
              std::move(done)(outcome);
            });
 }
@@ -230,7 +231,7 @@ std::shared_ptr<client::PendingCall> GrpcSender::SendCall(const Outgoing& outgoi
 std::shared_ptr<client::PendingCall> GrpcSender::SendShared(SharedSlots& slots,
                                                             const Outgoing& outgoing,
                                                             Duration timeout, Done done) {
-  // There is one: the backlogs let no more calls go than there are slots.
+  // A slot is free: the backlogs admit no more calls than there are slots.
   const std::size_t slot = slots.Take().value();
   const Item& item = *outgoing.item;
   client::Caller& client = *clients_[outgoing.caller % clients_.size()];
@@ -260,7 +261,7 @@ std::shared_ptr<client::PendingCall> GrpcSender::SendStream(
     const Outgoing& outgoing, std::shared_ptr<const client::StreamedTensor> tensor, Done done) {
   const Item& item = *outgoing.item;
   client::Caller& client = *clients_[outgoing.caller % clients_.size()];
-  // shared: by the two functions.
+  // shared: with both functions.
   auto reply = std::make_shared<StreamedReply>();
   reply->expectation = ExpectationFor(outgoing);
   return client.NormalizeStreamAsync(
@@ -283,7 +284,7 @@ void GrpcSender::SendAndCancel(const Outgoing& outgoing, Done done) {
   unverified.verify = false;
   const auto call = SendCall(unverified, TimeoutOf(*outgoing.item),
                              [alarm, done = std::move(done)](const Outcome& outcome) mutable {
-                               alarm.reset();  // It holds the call, which holds this.
+                               alarm.reset();  // The alarm holds the call, which holds the alarm.
                                Outcome told = outcome;
                                told.cancelled = told.code == absl::StatusCode::kCancelled;
                                std::move(done)(told);

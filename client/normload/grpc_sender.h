@@ -17,7 +17,7 @@
 
 namespace normd::load {
 
-// What one item's responses are held against.
+// The expected responses of one item.
 struct Expectation {
   std::int64_t version = 0;  // Responses of another version are not checked.
   std::vector<client::ReferenceOutput> outputs;
@@ -27,23 +27,23 @@ struct GrpcSenderOptions {
   client::Protocol protocol = client::Protocol::kNormd;
   std::int64_t version = 0;
   Duration timeout = client::kNoTimeout;
-  // Normalize calls of one connection that gRPC has at once; see Backlog. 0: all.
+  // The limit of Normalize calls that one connection has in gRPC; see Backlog. 0: none.
   int max_sending = 0;
-  // The samples of each item's tensors, for streams of several inputs; may be fewer than items.
+  // The samples of each item's tensors, for streams of several inputs; there may be fewer entries
+  // than items.
   std::vector<std::int64_t> stream_samples;
-  // By item: where its calls have their tensors. Empty: in their messages. As many slots as calls
-  // that the connections' backlogs let go. shared: with the sender.
+  // By item: the memory of its calls' tensors. Empty: they travel in messages. There are as many
+  // slots as calls that the connections' backlogs admit. shared: with the sender.
   std::vector<std::shared_ptr<SharedSlots>> slots;
 };
 
 // Thread-safe. An entry of the mix is one Normalize or ModelInfer call, or one NormalizeStream call
-// of the same tensor. Verifies on the thread that receives, after the time was taken.
+// of the same tensor. Verifies on the thread that receives, after the time is taken.
 class GrpcSender final : public Sender {
  public:
-  // At least one client, each with a connection of its own or one to each server of a fleet;
-  // callers go to them in turn. `expectations`: one
-  // an item, or empty. `clock` outlives the sender; the sender outlives its calls. InvalidArgument
-  // for an item that no message can carry.
+  // Takes at least one client, each with a connection of its own or one to each server of a fleet;
+  // callers use them in turn. `expectations`: one per item, or empty. `clock` outlives the sender;
+  // the sender outlives its calls. InvalidArgument for an item that no message can carry.
   static absl::StatusOr<std::unique_ptr<GrpcSender>> Create(
       std::vector<std::unique_ptr<client::Caller>> clients, const Workload& workload,
       std::vector<Expectation> expectations, const GrpcSenderOptions& options, const Clock& clock);
@@ -51,7 +51,7 @@ class GrpcSender final : public Sender {
   void Send(const Outgoing& request, Done done) override;
 
  private:
-  // What goes over the wire for one item: one of the two. Without either, the item has slots.
+  // The encoded form of one item: one of the two, or none if the item has slots.
   struct Prepared {
     std::optional<client::EncodedRequest> request;
     std::shared_ptr<const client::StreamedTensor> stream;  // shared: with the calls in flight.
@@ -63,22 +63,22 @@ class GrpcSender final : public Sender {
   static absl::StatusOr<Prepared> Prepare(const Item& item, const GrpcSenderOptions& options);
 
   Duration TimeoutOf(const Item& item) const;
-  // Starts a call that its connection's backlog lets go, and those that follow it.
+  // Starts a call that its connection's backlog admits, and the calls that follow it.
   void SendFrom(Backlog& backlog, Backlog::Entry entry);
   // Starts the call.
   std::shared_ptr<client::PendingCall> SendCall(const Outgoing& outgoing, Duration timeout,
                                                 Done done);
   std::shared_ptr<client::PendingCall> SendStream(
       const Outgoing& outgoing, std::shared_ptr<const client::StreamedTensor> tensor, Done done);
-  // A call of the item's whose tensors lie in shared memory.
+  // Starts a call of the item whose tensors lie in shared memory.
   std::shared_ptr<client::PendingCall> SendShared(SharedSlots& slots, const Outgoing& outgoing,
                                                   Duration timeout, Done done);
   void SendAndCancel(const Outgoing& outgoing, Done done);
-  // Null: the response need not be verified.
+  // Null: the response is not verified.
   const Expectation* ExpectationFor(const Outgoing& outgoing) const;
 
   const std::vector<std::unique_ptr<client::Caller>> clients_;
-  std::vector<std::unique_ptr<Backlog>> backlogs_;  // One a client, or none; constant.
+  std::vector<std::unique_ptr<Backlog>> backlogs_;  // One per client, or none; constant.
   const std::vector<Prepared> prepared_;            // By the items' index.
   const std::vector<Expectation> expectations_;
   const GrpcSenderOptions options_;

@@ -6,7 +6,7 @@
 namespace normd::load {
 
 std::string HtmlReport(const Report& report) {
-  // Servers' messages may hold anything: without '<' they cannot end the element that they are in.
+  // Servers' messages may contain anything: without '<' they cannot end the element around them.
   const std::string data = absl::StrReplaceAll(JsonForPage(report), {{"<", "\\u003c"}});
   return absl::StrReplaceAll(
       kPageHtml, {{"{{style}}", kPageCss}, {"{{script}}", kPageJs}, {"{{data}}", data}});

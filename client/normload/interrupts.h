@@ -7,7 +7,7 @@
 
 namespace normd::load {
 
-// Where the user's wish to stop comes from.
+// Reports when the user wants to stop.
 class Interrupts {
  public:
   virtual ~Interrupts() = default;

@@ -11,15 +11,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// No time limit is Duration::max(), which a double cannot hold.
+// Duration::max() means no time limit; a double cannot hold it.
 Duration FromSeconds(double seconds) {
   constexpr double kMost = 9e9;
   return seconds < kMost ? Duration{std::llround(1e9 * seconds)} : Duration::max();
 }
 Duration FromMicroseconds(double us) { return Duration{std::llround(1e3 * us)}; }
 
-// The readers throw what nlohmann throws where a field is missing or has another type, and this
-// where its value is impossible.
+// The readers throw nlohmann's exceptions for a missing field or a wrong type, and this one for an
+// impossible value.
 struct BadValue {
   std::string what;
 };
@@ -58,7 +58,7 @@ MixEntry ReadMixEntry(const Json& json) {
   return entry;
 }
 
-// What the flags of the same names would have set.
+// The values that the flags of the same names would have set.
 ProgramOptions ReadOptions(const Json& json) {
   const auto duration = [&](const char* field, absl::Duration otherwise) {
     return json.contains(field) ? absl::Seconds(json.at(field).get<double>()) : otherwise;
@@ -99,7 +99,7 @@ ProgramOptions ReadOptions(const Json& json) {
   if (!o.profile_text.empty()) {
     o.profile = ValueOr(RateProfile::Parse(o.profile_text), "options.profile");
   }
-  // Only that there was one is told of a trace.
+  // The report only says that there was a trace.
   if (!o.arrivals_file.empty()) o.trace = {Duration{0}};
   if (!o.sweep_text.empty()) o.sweep = ValueOr(ParseSweep(o.sweep_text), "options.sweep");
   if (!o.slo.empty()) o.objective = ValueOr(ParseObjective(o.slo), "options.slo");

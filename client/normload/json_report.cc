@@ -95,8 +95,8 @@ Json EnvironmentJson(const Report& report) {
           {"server_cuda", server.cuda()}};
 }
 
-// What is told of a histogram beyond its percentiles: all that a program needs to rebuild it, what
-// a page needs to draw it, or nothing.
+// The form of a histogram beside its percentiles: everything needed to rebuild it, the curve of a
+// page, or nothing.
 enum class Form { kBuckets, kCurve, kBrief };
 
 Json BucketsJson(const Histogram& histogram) {
@@ -107,13 +107,14 @@ Json BucketsJson(const Histogram& histogram) {
   return buckets;
 }
 
-// A twentieth of a power of ten of those that exceed it apart, up to the last that one value does.
+// Steps of a twentieth of a power of ten in the share of values above, up to the last single value.
 Json CurveJson(const Histogram& histogram) {
   Json curve = Json::array();
   for (int i = 0;; ++i) {
     const double beyond = std::pow(10, -i / 20.0);
     if (beyond * static_cast<double>(histogram.count()) < 1 - 1e-9) break;
-    const double percent = std::round(1e8 * (1 - beyond)) / 1e6;  // More digits only make it long.
+    // More digits would only make it longer.
+    const double percent = std::round(1e8 * (1 - beyond)) / 1e6;
     curve.push_back({percent, Microseconds(histogram.Percentile(percent))});
   }
   return curve;
@@ -165,7 +166,7 @@ Json ObjectiveJson(const LoadResult& result, const ProgramOptions& options) {
           {"goodput_per_s", judged.Goodput(result)}};
 }
 
-// What one histogram of the server grew by.
+// The growth of one of the server's histograms.
 Json GrowthJson(const client::HistogramGrowth& growth) {
   Json below = Json::array();
   for (const auto& [bound, count] : growth.below) {
@@ -308,7 +309,7 @@ Json ReportJson(const Report& report, Form form, Form form_of_points) {
   return json;
 }
 
-// Servers' messages may hold anything, so bytes that are no UTF-8 are replaced.
+// Servers' messages may contain anything, so bytes that are not UTF-8 are replaced.
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -316,7 +317,7 @@ std::string Dump(const Json& json) {
 }  // namespace
 
 std::string JsonReport(const Report& report) {
-  // One line for each part: the histograms' buckets are many.
+  // One line for each part, because the histograms have many buckets.
   const Json json = ReportJson(report, Form::kBuckets, Form::kBuckets);
   std::string text;
   for (const auto& [key, value] : json.items()) {
@@ -326,7 +327,7 @@ std::string JsonReport(const Report& report) {
 }
 
 std::string JsonForPage(const Report& report) {
-  // More runs than that nobody looks at one by one.
+  // Nobody looks at more runs one by one.
   constexpr std::size_t kShown = 50;
   return Dump(
       ReportJson(report, Form::kCurve, report.runs.size() <= kShown ? Form::kCurve : Form::kBrief));

@@ -11,10 +11,10 @@
 
 namespace {
 
-// SIGINT and SIGTERM, taken by waiting and not by a handler.
+// Waits for SIGINT and SIGTERM, without a handler.
 class Signals final : public normd::load::Interrupts {
  public:
-  // Before any other thread starts: threads inherit what is blocked.
+  // Must run before any other thread starts: threads inherit the blocked signals.
   Signals() {
     sigemptyset(&signals_);
     sigaddset(&signals_, SIGINT);
@@ -27,7 +27,7 @@ class Signals final : public normd::load::Interrupts {
     time.tv_sec = limit.count() / 1000000000;
     time.tv_nsec = limit.count() % 1000000000;
     if (sigtimedwait(&signals_, nullptr, &time) < 0) return false;
-    // The user who asks twice does not want to wait for the responses that are still out.
+    // A user who asks twice does not want to wait for the pending responses.
     if (interrupted_) _exit(130);
     interrupted_ = true;
     return true;
@@ -41,10 +41,10 @@ class Signals final : public normd::load::Interrupts {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // gRPC's own lines would come beside the one message in which each error ends.
+  // Each error ends in one message; gRPC's own lines would come beside it.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
-  // Debian's abseil looks for deadlocks at each lock that gRPC takes, some percent of a call's
-  // cost.
+  // Debian's abseil looks for deadlocks at each lock that gRPC takes, which costs some percent of a
+  // call.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   Signals signals;
   const std::vector<std::string> arguments(argv + 1, argv + argc);

@@ -7,7 +7,7 @@
 namespace normd::load {
 namespace {
 
-// The option in which two reports differ that must agree; empty: none.
+// The first option in which two reports differ but have to agree; empty: none.
 std::string Difference(const ProgramOptions& a, const ProgramOptions& b) {
   const auto mix = [](const ProgramOptions& o) {
     std::string text;

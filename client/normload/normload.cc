@@ -32,7 +32,7 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
-// Before a run, so that an hour's report is not lost at its end.
+// Checked before a run, so that an hour's report is not lost at its end.
 absl::Status CheckWritable(const ReportFiles& files) {
   for (const std::string& path : {files.json, files.csv, files.html}) {
     if (path.empty() || std::ofstream(path, std::ios::binary | std::ios::app)) continue;
@@ -41,7 +41,7 @@ absl::Status CheckWritable(const ReportFiles& files) {
   return absl::OkStatus();
 }
 
-// Prints and writes the report, whatever became of the run; the exit code.
+// Prints and writes the report, however the run ended; returns the exit code.
 int Tell(const Report& report, const ReportFiles& files, std::ostream& out, std::ostream& err) {
   out << TextReport(report);
   std::vector<absl::Status> failures = {report.error};
@@ -58,7 +58,7 @@ int Tell(const Report& report, const ReportFiles& files, std::ostream& out, std:
   return code;
 }
 
-// "normload", then the arguments; in quotes what a shell would take apart.
+// "normload", then the arguments, quoted where a shell needs it.
 std::string CommandLine(absl::Span<const std::string> arguments) {
   std::string line = "normload";
   for (const std::string& argument : arguments) {
@@ -76,7 +76,7 @@ std::string CommandLine(absl::Span<const std::string> arguments) {
   return line;
 }
 
-// The model of this machine's first processor; empty where the system does not tell.
+// The model of this machine's first processor; empty if the system does not say.
 std::string CpuModel() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {

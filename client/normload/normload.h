@@ -12,11 +12,11 @@
 namespace normd::load {
 
 inline constexpr int kExitOk = 0;
-inline constexpr int kExitFailed = 1;  // Unreachable, a wrong response, or too many errors.
+inline constexpr int kExitFailed = 1;  // Unreachable server, a wrong response, or too many errors.
 inline constexpr int kExitUsage = 2;   // Nothing was sent.
 
 // Runs one command line, without the program's name; blocks. The report goes to `out`; progress and
-// errors to `err`, on one line over and over when `terminal`.
+// errors go to `err`, progress on one redrawn line if `terminal`.
 int RunNormload(absl::Span<const std::string> arguments, Interrupts& interrupts, std::ostream& out,
                 std::ostream& err, bool terminal);
 

@@ -10,14 +10,14 @@
 namespace normd::load {
 namespace {
 
-// Late by more than a hiccup, and so much that the response time tells of the client.
+// Late by more than a hiccup, so that the response time is partly the client's.
 bool ClientWasLate(const Measurement& measured) {
   constexpr Duration kHiccup = std::chrono::milliseconds(1);
   const Duration lag = measured.send_lag.Percentile(99);
   return lag > kHiccup && lag > measured.response_time.Percentile(99) / 4;
 }
 
-// How many responses may be later than the objective's limit, and it is met.
+// The most responses later than the objective's limit with which it is still met.
 std::int64_t LateAllowed(const Objective& objective, std::int64_t answers) {
   return static_cast<std::int64_t>((100 - objective.percent) / 100 * static_cast<double>(answers));
 }

@@ -6,7 +6,7 @@
 namespace normd::load {
 namespace {
 
-// More than any machine does; a search and its clock go no further either.
+// More than any machine reaches; it also bounds a search and its clock.
 constexpr double kMaxRate = 1e6;
 
 void AddServerFlags(ProgramOptions& o, FlagSet& flags) {

@@ -1,4 +1,4 @@
-// The flags of normload: each is declared here, once, with its unit and its help.
+// normload's flags: each is declared here, once, with its unit and its help.
 
 #ifndef NORMD_CLIENT_NORMLOAD_OPTION_FLAGS_H_
 #define NORMD_CLIENT_NORMLOAD_OPTION_FLAGS_H_
@@ -10,13 +10,13 @@
 
 namespace normd::load {
 
-// The flags of a load test. What they set is a member of `o`, which outlives `flags`.
+// The flags of a load test. They set members of `o`, which outlives `flags`.
 void AddFlags(ProgramOptions& o, FlagSet& flags);
 
-// Those of the reports alone, likewise.
+// The flags of the reports alone, likewise.
 void AddFileFlags(ReportFiles& files, FlagSet& flags);
 
-// What --help prints.
+// The text of --help.
 std::string HelpText();
 
 }  // namespace normd::load

@@ -1,4 +1,4 @@
-// What normload's command line asks for.
+// The options of normload's command line.
 
 #ifndef NORMD_CLIENT_NORMLOAD_OPTIONS_H_
 #define NORMD_CLIENT_NORMLOAD_OPTIONS_H_
@@ -21,7 +21,7 @@
 
 namespace normd::load {
 
-// Where the report goes besides the terminal; empty: not there.
+// The report's files beside the terminal; empty: none.
 struct ReportFiles {
   std::string json;
   std::string csv;
@@ -46,7 +46,7 @@ struct ProgramOptions {
 
   // What to send.
   std::string model;
-  std::string shape;  // Empty: one that suits the model.
+  std::string shape;  // Empty: a shape that suits the model.
   std::string dtype = "float32";
   bool stream = false;
   std::int64_t chunk_bytes = kDefaultChunkBytes;
@@ -71,7 +71,7 @@ struct ProgramOptions {
   std::string sweep_text;
   bool find_max = false;
 
-  // What is told.
+  // The report.
   bool verify = false;
   std::int64_t verify_every = 10;
   std::string model_repository;
@@ -84,7 +84,7 @@ struct ProgramOptions {
 
   bool help = false;
 
-  // Made from the above by ParseOptions.
+  // ParseOptions makes these from the above.
   client::Protocol protocol = client::Protocol::kNormd;
   Plane plane = Plane::kGrpc;
   std::optional<client::FleetOptions> fleet;  // Set: the servers are balanced.
@@ -95,7 +95,7 @@ struct ProgramOptions {
   std::optional<client::HttpUrl> metrics_url;
   client::HttpSecurity metrics_security;
   std::optional<Sweep> sweep;
-  // The reports tell of each entry of the mix apart where there are several, and of a stream.
+  // Whether reports list each entry of the mix: if there are several, or a stream.
   bool tells_of_entries() const { return mix.size() > 1 || (!mix.empty() && mix[0].streamed()); }
   bool open_loop() const {
     return profile.has_value() || !trace.empty() || find_max || (sweep && sweep->over_rate);

@@ -5,7 +5,7 @@
 
 namespace normd::load {
 
-// {{style}}, {{data}} and {{script}} stand for what is put in.
+// {{style}}, {{data}} and {{script}} are the placeholders.
 extern const char kPageHtml[];
 extern const char kPageCss[];
 extern const char kPageJs[];

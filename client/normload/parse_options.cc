@@ -96,7 +96,7 @@ absl::Status SetPlan(ProgramOptions& o) {
   return absl::OkStatus();
 }
 
-// Makes what is sent when out of the flags that say so.
+// Makes the schedule from its flags.
 absl::Status SetArrivals(ProgramOptions& o) {
   if ((o.rate > 0) + !o.profile_text.empty() + !o.arrivals_file.empty() > 1) {
     return absl::InvalidArgumentError(
@@ -113,7 +113,7 @@ absl::Status SetArrivals(ProgramOptions& o) {
   return absl::OkStatus();
 }
 
-// Whom the metrics are asked of, and as whom: with the certificate and the token of the calls.
+// The metrics' URL and credentials: the certificate and the token of the calls.
 absl::Status SetMetrics(ProgramOptions& o) {
   if (o.metrics.empty()) return absl::OkStatus();
   absl::StatusOr<client::HttpUrl> url = client::ParseHttpUrl(o.metrics);
@@ -145,13 +145,13 @@ PlannedCalls CallsOf(const ProgramOptions& o) {
   return calls;
 }
 
-// The limits of a run whose user gave none.
+// The time limits if the user gave none.
 void SetDefaultTimes(absl::Duration duration, absl::Duration warmup, ProgramOptions& o) {
   const bool ends_by_itself = o.requests > 0 || !o.profile_text.empty() || !o.arrivals_file.empty();
   if (o.duration == absl::InfiniteDuration() && !ends_by_itself) {
     o.duration = o.stable_p99 > 0 ? absl::Seconds(60) : o.find_max ? absl::Seconds(5) : duration;
   }
-  // A trace is sent as it is: what it begins with counts.
+  // A trace is sent as it is: its beginning counts.
   if (o.warmup == -absl::InfiniteDuration()) {
     o.warmup = o.arrivals_file.empty() ? warmup : absl::ZeroDuration();
   }
@@ -161,7 +161,7 @@ void SetDefaultTimes(absl::Duration duration, absl::Duration warmup, ProgramOpti
 
 absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> arguments) {
   ProgramOptions o;
-  // Told apart from what was given.
+  // Distinguishes the default from a given value.
   const absl::Duration default_duration = std::exchange(o.duration, absl::InfiniteDuration());
   const absl::Duration default_warmup = std::exchange(o.warmup, -absl::InfiniteDuration());
   FlagSet flags;

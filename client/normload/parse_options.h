@@ -16,7 +16,7 @@ namespace normd::load {
 // checked.
 absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> arguments);
 
-// "normload merge": the reports to merge, at least one, and where the result goes.
+// "normload merge": the reports to merge, at least one, and the result's files.
 struct MergeOptions {
   std::vector<std::string> reports;
   ReportFiles files;

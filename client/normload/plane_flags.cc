@@ -11,7 +11,7 @@ absl::Status Wrong(const char* flag, const std::string& got, const char* wanted)
   return FlagSet::Wrong(flag, got, wanted);
 }
 
-// What the calls of shared memory cannot be.
+// Calls over shared memory cannot be of these kinds.
 absl::Status CheckShared(Plane plane, const PlannedCalls& calls) {
   if (calls.balanced) return Wrong("plane", Name(plane), "one server: a region is one server's");
   if (calls.cancel_share > 0) {

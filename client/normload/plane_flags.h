@@ -1,4 +1,4 @@
-// The flags that say how tensors come to the server and back.
+// The flags for how tensors reach the server and return.
 
 #ifndef NORMD_CLIENT_NORMLOAD_PLANE_FLAGS_H_
 #define NORMD_CLIENT_NORMLOAD_PLANE_FLAGS_H_
@@ -16,29 +16,29 @@ enum class Plane {
   kShared,      // In memory that both have mapped; messages name it.
   kDevice,      // In memory of a CUDA device, likewise.
 };
-// As the flag and the reports call it: "grpc", "uds", "shm", "cuda".
+// The flag's and the reports' name: "grpc", "uds", "shm", "cuda".
 const char* Name(Plane plane);
 // The plane of that name; kGrpc for any other text.
 Plane PlaneOf(const std::string& name);
 
-// What else is asked of the calls, of which shared memory does not carry all.
+// The properties of the calls that shared memory may not support.
 struct PlannedCalls {
   std::string server;     // The value of --server.
   bool balanced = false;  // Over several servers.
-  std::string stream;     // An entry of the mix that is streamed; empty: none.
+  std::string stream;     // A streamed entry of the mix; empty: none.
   double cancel_share = 0;
   int max_sending = 0;
 };
 
 struct PlaneFlags {
-  std::string name;     // Empty: as --server and --shared_memory say.
+  std::string name;     // Empty: --server and --shared_memory decide.
   std::string address;  // The server's --shared_memory_listen.
-  int device = 0;       // For "cuda": where the tensors lie.
+  int device = 0;       // With "cuda": the device of the tensors.
 
-  // Borrows this.
+  // The flags borrow this object.
   void AddTo(FlagSet& flags);
-  // InvalidArgument names the flag, what came and what was wanted: for a plane that is none, or
-  // does not fit the server's address, and for what it does not carry.
+  // InvalidArgument names the flag, what came and what was wanted: for an unknown plane, for one
+  // that does not fit the server's address, and for calls that it does not support.
   absl::StatusOr<Plane> Make(const PlannedCalls& calls) const;
 
  private:

@@ -20,14 +20,14 @@
 namespace normd::load {
 namespace {
 
-// A first call connects, and may compute what later ones find ready: a tight deadline of the run's
-// calls is not for it.
+// A first call connects, and may compute what later ones reuse: a tight deadline of the run's calls
+// does not apply to it.
 Duration CallTimeout(const ProgramOptions& options) {
   constexpr Duration kLeast = std::chrono::seconds(10);
   return std::max(kLeast, Duration{absl::ToChronoNanoseconds(options.timeout)});
 }
 
-// The same; of a model that is not there, with those that are.
+// The same error; for an unknown model also the loaded ones' names.
 absl::Status WithLoadedModels(client::Client& client, const absl::Status& status) {
   if (status.code() != absl::StatusCode::kNotFound) return status;
   const auto models = client.ListModels(std::chrono::seconds(1));
@@ -45,10 +45,10 @@ absl::Status For(const Item& item, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(item.entry.ToString(), ": ", status.message()));
 }
 
-// A response of either kind of call; its outputs only where they are verified.
+// A response of either kind of call; it has outputs only for verification.
 struct Reply {
   std::int64_t version = 0;
-  std::int64_t samples = 0;  // Of a stream's tensors.
+  std::int64_t samples = 0;  // Samples of a stream's tensors.
   std::vector<client::TensorSpec> specs;
   std::vector<client::Tensor> outputs;
 };
@@ -66,8 +66,8 @@ client::NormalizeRequest RequestFor(const Item& item, const ProgramOptions& opti
   return request;
 }
 
-// However long it waits in the queue, for the reason that CallTimeout has. `slots`: where the
-// request, which is their first, has its outputs; null: in messages.
+// The call may wait in the queue for any time, for CallTimeout's reason. `slots`: the first slot
+// has the request's outputs; null: they come in messages.
 absl::StatusOr<Reply> CallOnce(client::Client& client, client::NormalizeRequest request,
                                const SharedSlots* slots, const ProgramOptions& options) {
   request.queue_timeout = Duration{0};
@@ -134,7 +134,7 @@ absl::StatusOr<Reply> StreamOnce(client::Client& client, const Item& item,
   return reply;
 }
 
-// The calls that the connections' backlogs let go at once.
+// The calls that the connections' backlogs admit at once.
 std::size_t CallsAtOnce(const ProgramOptions& options) {
   const std::size_t most =
       static_cast<std::size_t>(options.connections) * static_cast<std::size_t>(options.max_sending);
@@ -143,7 +143,7 @@ std::size_t CallsAtOnce(const ProgramOptions& options) {
 
 using MadeRegion = absl::StatusOr<std::shared_ptr<const client::Region>>;
 
-// The memory of the plane that the options name.
+// Memory of the plane that the options name.
 MadeRegion MakeRegion(const ProgramOptions& options, std::size_t bytes) {
   if (options.plane == Plane::kDevice) {
     client::ClientOptions connection;  // The region's own, because it outlives the others.
@@ -161,7 +161,7 @@ MadeRegion MakeRegion(const ProgramOptions& options, std::size_t bytes) {
   return client::SharedRegion::Create(options.plane_flags.address, bytes, token);
 }
 
-// Shared memory for the item.
+// Makes shared memory for the item.
 absl::StatusOr<std::shared_ptr<SharedSlots>> ShareItem(client::Client& client, const Item& item,
                                                        const ProgramOptions& options) {
   const Duration timeout = CallTimeout(options);
@@ -179,7 +179,7 @@ absl::StatusOr<std::shared_ptr<SharedSlots>> ShareItem(client::Client& client, c
   return std::shared_ptr<SharedSlots>(*std::move(slots));
 }
 
-// One call on the way that the run's calls take; `slots` are added to for shared memory.
+// Sends one call in the same way as the run's calls; shared memory is added to `slots`.
 absl::StatusOr<Reply> CallItem(client::Client& client, const Item& item,
                                const ProgramOptions& options,
                                std::vector<std::shared_ptr<SharedSlots>>& slots) {
@@ -214,7 +214,7 @@ absl::StatusOr<Expectation> Expect(const Item& item, const Reply& reply,
   return expectation;
 }
 
-// Gives the entry the shapes of inputs that suit the model, but those that it names.
+// Gives the entry the input shapes that suit the model, except for inputs that it names.
 void SetShapes(std::vector<client::TensorSpec> inputs, MixEntry& entry) {
   const std::vector<InputShape> named(entry.inputs.begin() + 1, entry.inputs.end());
   entry.inputs.clear();
@@ -226,8 +226,8 @@ void SetShapes(std::vector<client::TensorSpec> inputs, MixEntry& entry) {
   entry.shape_from_model = false;
 }
 
-// Sorts the inputs as the model does, and says which are indexes. What the model does not take is
-// left for the server to refuse.
+// Sorts the inputs in the model's order, and marks the indexes. The server refuses inputs that the
+// model does not take.
 void SetFromModel(const v1::ModelInfo& model, std::vector<InputShape>& inputs) {
   const auto place = [&](const InputShape& input) {
     int at = 0;

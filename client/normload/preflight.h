@@ -1,5 +1,5 @@
-// One request of each kind before the run, so that an unreachable server, a wrong model or a wrong
-// shape is one clear message and not a million errors.
+// Sends one request of each kind before the run, so that an unreachable server, a wrong model or a
+// wrong shape gives one clear message and not a million errors.
 
 #ifndef NORMD_CLIENT_NORMLOAD_PREFLIGHT_H_
 #define NORMD_CLIENT_NORMLOAD_PREFLIGHT_H_
@@ -19,21 +19,21 @@ namespace normd::load {
 
 struct Preflight {
   v1::GetServerInfoResponse server;
-  // One an item: the samples of its tensors; 0 for one that is not streamed.
+  // One per item: the samples of its tensors; 0 if it is not streamed.
   std::vector<std::int64_t> stream_samples;
-  std::vector<Expectation> expectations;  // One an item with --verify; empty without.
-  // One an item: the memory that it shares with the server, through which its request went; empty
-  // where tensors travel in messages. shared: with the calls under way.
+  std::vector<Expectation> expectations;  // One per item with --verify; empty without.
+  // One per item: the memory that it shares with the server, through which its request went; empty
+  // if tensors travel in messages. shared: with the calls in flight.
   std::vector<std::shared_ptr<SharedSlots>> slots;
 };
 
-// Gives each entry of the mix that has none the shape that suits its model; and several inputs
-// their model's order and their values, where these are indexes. Blocks. The first error of a call;
-// of a model that is not loaded with the names of those that are.
+// Gives each entry of the mix without a shape one that suits its model; sorts several inputs in the
+// model's order, and sets the values of indexes. Blocks. The first error of a call; for a model
+// that is not loaded, with the loaded ones' names.
 absl::Status ChooseShapes(client::Client& client, ProgramOptions& options);
 
-// Blocks. The first error of a call, or of reading the repository; with --verify also DataLoss when
-// a response is wrong.
+// Blocks. The first error of a call, or of reading the repository; with --verify also DataLoss for
+// a wrong response.
 absl::StatusOr<Preflight> RunPreflight(client::Client& client, const Workload& workload,
                                        const ProgramOptions& options);
 

@@ -12,7 +12,7 @@
 namespace normd::load {
 namespace {
 
-// A block for each of the last intervals, as high as its value is beside the largest of them.
+// A block for each of the last intervals, whose height is its value relative to the largest.
 template <typename Value>
 std::string Sparkline(const std::vector<Interval>& intervals, Value value) {
   constexpr std::size_t kMost = 48;
@@ -72,7 +72,7 @@ void Progress::Look(const LoadResult& result) {
 }
 
 void Progress::Finish(const LoadResult& result) {
-  // A line for less says nothing.
+  // A shorter interval says nothing.
   constexpr Duration kTold = std::chrono::milliseconds(100);
   const Duration since = result.elapsed - last_.elapsed;
   if (since > Duration{0}) EndInterval(result);
@@ -139,7 +139,7 @@ std::string Progress::View(const LoadResult& result) const {
 
 void Progress::Draw(const std::string& text) {
   if (terminal_) {
-    // Up to the view's first line, and nothing of it stays.
+    // Moves up to the view's first line and erases the view.
     if (drawn_lines_ > 0) *out_ << "\x1b[" << drawn_lines_ << "A";
     *out_ << "\r\x1b[J";
   }

@@ -1,4 +1,4 @@
-// What a run says of itself while it goes on.
+// The progress of a run.
 
 #ifndef NORMD_CLIENT_NORMLOAD_PROGRESS_H_
 #define NORMD_CLIENT_NORMLOAD_PROGRESS_H_
@@ -11,13 +11,13 @@
 
 namespace normd::load {
 
-// One stretch of a run, between two looks at it.
+// One stretch of a run, between two calls of Look.
 struct Interval {
   Duration begin{0};  // Since the end of the warm-up.
   Duration end{0};
   std::int64_t ok = 0;
   std::int64_t errors = 0;
-  // Of the response time.
+  // The mean response time.
   Duration mean{0};
   Duration p50{0};
   Duration p90{0};
@@ -31,31 +31,31 @@ struct Interval {
 // The run so far as one interval.
 Interval WholeRun(const LoadResult& result);
 
-// Keeps the intervals for the report, and tells of each: as a view of a few lines, drawn over and
-// over, on a terminal; as a line below the other elsewhere. Not thread-safe.
+// Keeps the intervals for the report, and shows each: on a terminal as a redrawn view of a few
+// lines, elsewhere as one line below the other. Not thread-safe.
 class Progress {
  public:
-  // `out` null: prints nothing. Borrowed. `goal` says what share of the run is over.
+  // `out` null: prints nothing. Borrowed. `goal` gives the share of the run that is over.
   Progress(std::ostream* out, bool terminal, const StopOptions& goal = {})
       : out_(out), terminal_(terminal), goal_(goal) {}
 
-  // A look at the run. Ends an interval, unless it would be shorter than half a second.
+  // Takes a snapshot. Ends an interval, unless it would be shorter than half a second.
   void Look(const LoadResult& result);
-  // The last look: ends the last interval, however short. On a terminal a line for the whole run
-  // takes the place of the view.
+  // Takes the last snapshot: ends the last interval, however short. On a terminal a line for the
+  // whole run replaces the view.
   void Finish(const LoadResult& result);
 
   const std::vector<Interval>& intervals() const { return intervals_; }
 
  private:
   void EndInterval(const LoadResult& result);
-  // How much of the run is over, 0 to 1; below 0 where the run has no end of its own.
+  // The share of the run that is over, 0 to 1; below 0 if the run has no end of its own.
   double Share(const LoadResult& result) const;
-  // `interval` in a line.
+  // `interval` on one line.
   std::string Line(const Interval& interval, const LoadResult& result) const;
-  // The view, of the last interval and those before it.
+  // The view of the last interval and those before it.
   std::string View(const LoadResult& result) const;
-  // Puts the text, which ends with a line's end, in the place of the last view.
+  // Replaces the last view by the text, which ends with a newline.
   void Draw(const std::string& text);
 
   std::ostream* const out_;

@@ -18,19 +18,19 @@
 
 namespace normd::load {
 
-// The version of the JSON report. It changes when a field changes its meaning or goes; fields may
-// be added.
+// The version of the JSON report. It changes when a field changes its meaning or is removed; fields
+// may be added.
 inline constexpr int kReportVersion = 1;
 
 // One run of the load.
 struct RunReport {
-  // Requests per second of an open loop, callers of a closed one; 0 where the load changes within
-  // the run (a profile, a trace).
+  // Requests per second of an open loop, callers of a closed one; 0 if the load changes within the
+  // run (a profile, a trace).
   double load = 0;
   LoadResult result;
   std::vector<Interval> intervals;
   std::optional<ServerMetrics> server_metrics;  // With --metrics.
-  // Of balanced servers: what all connections counted, warm-up included.
+  // With balanced servers: the counts of all connections, including the warm-up.
   std::optional<client::FleetCounts> fleet = std::nullopt;
 };
 
@@ -39,42 +39,43 @@ struct Report {
   std::string started_at;  // RFC 3339, UTC.
   std::string client_host;
   unsigned client_cpus = 0;
-  std::string client_cpu;  // Its model, as the system names it; may be empty.
-  std::string command;     // As a shell would take it.
+  std::string client_cpu;  // The processor's model, as the system names it; may be empty.
+  std::string command;     // In a shell's syntax.
   int processes = 1;       // More when reports were merged.
   v1::GetServerInfoResponse server;
-  // In the order in which they ran; more than one of a sweep or a search. Empty when none began.
+  // In running order; a sweep or a search has several. Empty when none began.
   std::vector<RunReport> runs;
-  // The one that stands for all: of a sweep the last, of a search the last at the rate it found.
+  // The run that stands for all: the last of a sweep; in a search the last at the rate found.
   std::size_t chosen = 0;
-  absl::Status error;  // Why the run failed, or ended before its time.
+  absl::Status error;  // Why the run failed, or ended early.
 
   bool several() const { return options.sweep.has_value() || options.find_max; }
-  // An empty one where none began.
+  // An empty one if none began.
   const RunReport& run() const;
 };
 
 // "open loop, poisson arrivals at 1000/s".
 std::string DescribeLoad(const ProgramOptions& options);
 
-// What a reader should know before trusting the chosen run's numbers: sentences without their end.
+// What a reader should know before trusting the chosen run's numbers: sentences without a full
+// stop.
 std::vector<std::string> Notes(const Report& report);
 
 std::string TextReport(const Report& report);
 std::string JsonReport(const Report& report);
 // A header, then a row for each interval and each run (REPORT.md).
 std::string CsvReport(const Report& report);
-// One page for a browser that needs nothing else.
+// One self-contained page for a browser.
 std::string HtmlReport(const Report& report);
 
-// Reads what JsonReport wrote. InvalidArgument, saying where, for anything else, and for a newer
+// Reads a report of JsonReport. InvalidArgument, with the place, for anything else, and for a newer
 // schema.
 absl::StatusOr<Report> ParseJsonReport(absl::string_view text);
 
-// One report of what several processes did at the same time, with the same options: histograms and
-// counts are added; so are rates, callers and connections. The percentiles of an interval cannot be
-// added: the largest is kept, which none of all requests exceeds. InvalidArgument names the option
-// in which they differ; sweeps and searches are not merged. At least one report.
+// One report of several processes that ran at the same time with the same options: adds histograms
+// and counts, rates, callers and connections. An interval's percentiles cannot be added: the
+// largest is kept, which is an upper bound. InvalidArgument names the option in which they differ;
+// sweeps and searches are not merged. At least one report.
 absl::StatusOr<Report> MergeReports(std::vector<Report> reports);
 
 }  // namespace normd::load

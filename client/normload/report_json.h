@@ -9,8 +9,8 @@
 
 namespace normd::load {
 
-// As JsonReport, but each histogram has, instead of its buckets, a `curve`: a list of
-// [percentile, microseconds], evenly spread over the nines.
+// As JsonReport, but each histogram has a `curve` instead of its buckets: a list of [percentile,
+// microseconds], evenly spread over the nines.
 std::string JsonForPage(const Report& report);
 
 }  // namespace normd::load

@@ -1,5 +1,5 @@
-// What the server's own metrics say of a run: /metrics, scraped when the measurement begins and
-// when it has ended.
+// The server's own metrics of a run: /metrics, scraped when the measurement begins and after it has
+// ended.
 
 #ifndef NORMD_CLIENT_NORMLOAD_SERVER_METRICS_H_
 #define NORMD_CLIENT_NORMLOAD_SERVER_METRICS_H_
@@ -25,11 +25,11 @@ class MetricsWatch {
   MetricsWatch(client::HttpUrl url, client::HttpSecurity security)
       : url_(std::move(url)), security_(std::move(security)) {}
 
-  // The first scrape that succeeds is the beginning. Blocks for up to a second; errors as HttpGet
-  // and ParseMetrics.
+  // The first successful scrape is the beginning. Blocks for up to a second; errors as HttpGet and
+  // ParseMetrics.
   absl::Status Begin();
   bool begun() const { return begin_.has_value(); }
-  // What came since; FailedPrecondition without a beginning. Blocks likewise.
+  // The growth since then; FailedPrecondition without a beginning. Blocks likewise.
   absl::StatusOr<ServerMetrics> Finish() const;
 
  private:

@@ -22,10 +22,10 @@
 namespace normd::load {
 namespace {
 
-// What a session calls.
+// The clients of a session.
 struct Connected {
   std::vector<std::unique_ptr<client::Caller>> callers;
-  std::vector<const client::FleetClient*> fleets;  // The callers, where they are fleets.
+  std::vector<const client::FleetClient*> fleets;  // The callers, if they are fleets.
   std::shared_ptr<client::Client> control;  // For the calls before the load; shared with a fleet.
   std::size_t servers = 1;
 };
@@ -67,7 +67,7 @@ absl::StatusOr<Connected> Connect(const ProgramOptions& options) {
     if (!client.ok()) return client.status();
     clients.push_back(*std::move(client));
   }
-  // Whatever keeps the first from its server keeps the others from it; the first call says what.
+  // Whatever keeps the first from its server keeps the others from theirs; the first call says why.
   const Duration timeout = absl::ToChronoNanoseconds(options.timeout);
   for (const auto& client : clients) {
     if (!client->Connect(timeout)) break;
@@ -78,8 +78,8 @@ absl::StatusOr<Connected> Connect(const ProgramOptions& options) {
   return connected;
 }
 
-// Of all clients together, each of which knows the same servers in the same order but while their
-// names change.
+// The counts of all clients together. Each knows the same servers in the same order, except while
+// their names change.
 client::FleetCounts Sum(const std::vector<const client::FleetClient*>& fleets) {
   client::FleetCounts sum;
   for (const client::FleetClient* fleet : fleets) {
@@ -105,7 +105,7 @@ client::FleetCounts Sum(const std::vector<const client::FleetClient*>& fleets) {
   return sum;
 }
 
-// What was counted since `before`.
+// The counts since `before`.
 client::FleetCounts Since(const client::FleetCounts& before, client::FleetCounts now) {
   now.calls -= before.calls;
   now.attempts -= before.attempts;
@@ -123,8 +123,8 @@ client::FleetCounts Since(const client::FleetCounts& before, client::FleetCounts
   return now;
 }
 
-// What a user can do about a server that took the connection and then did not get on with it. gRPC
-// tells these cases apart in its message alone.
+// Advice for a server that took the connection and then made no progress. gRPC distinguishes these
+// cases in its message alone.
 absl::Status WithHint(const absl::Status& status) {
   constexpr std::pair<const char*, const char*> kHints[] = {
       {"wrong version number", "the server seems to speak no TLS: try without --tls"},
@@ -143,7 +143,7 @@ absl::Status WithHint(const absl::Status& status) {
   return status;
 }
 
-// The run that the options say, at `load` where it is above 0.
+// A run with these options, at `load` if it is above 0.
 LoadOptions RunOptions(const ProgramOptions& options, double load, std::uint64_t seed) {
   LoadOptions run;
   const Duration warmup = absl::ToChronoNanoseconds(options.warmup);
@@ -171,7 +171,7 @@ LoadOptions RunOptions(const ProgramOptions& options, double load, std::uint64_t
   return run;
 }
 
-// At `load` of a search: which ends a run that cannot meet the objective any more.
+// For `load` in a search: ends a run that can no longer meet the objective.
 EarlyStopOptions EarlyOptions(const ProgramOptions& options, double load) {
   EarlyStopOptions early;
   early.stable_band = options.stable_p99;
@@ -180,14 +180,14 @@ EarlyStopOptions EarlyOptions(const ProgramOptions& options, double load) {
   if (options.find_max) {
     const double planned = options.requests > 0 ? static_cast<double>(options.requests)
                                                 : load * absl::ToDoubleSeconds(options.duration);
-    // A little slack for how many Poisson arrivals there are.
+    // A little slack for the variance of Poisson arrivals.
     early.most_late = std::llround(1.1 * planned * (1 - options.objective->percent / 100)) + 1;
     early.limit = options.objective->limit;
   }
   return early;
 }
 
-// What makes a finished run a failure, whatever else is asked of it.
+// The errors that make a finished run a failure, whatever else is asked of it.
 absl::Status JudgeResponses(const LoadResult& result, const ProgramOptions& options) {
   const Measurement& measured = result.measured;
   if (measured.wrong > 0) {
@@ -214,7 +214,7 @@ absl::Status JudgeObjective(const LoadResult& result, const ProgramOptions& opti
       result.unsent > 0 ? absl::StrCat(", and ", result.unsent, " requests were not sent") : ""));
 }
 
-// What the whole of a run's responses is judged by.
+// Judges the whole of a run's responses.
 absl::Status JudgeRun(const LoadResult& result, const ProgramOptions& options) {
   const Measurement& measured = result.measured;
   if (measured.error_share() <= options.max_error_share) return JudgeObjective(result, options);
@@ -230,7 +230,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const ProgramOptions& opt
   std::unique_ptr<Session> session(new Session(options));
   auto connected = Connect(options);
   if (!connected.ok()) return connected.status();
-  // A wrong address is told before the run and not after it.
+  // Reports a wrong address before the run and not after it.
   if (options.metrics_url) {
     if (absl::Status status = MetricsWatch(*options.metrics_url, options.metrics_security).Begin();
         !status.ok()) {
@@ -314,14 +314,14 @@ void Session::RunAttended(LoadRun& run, const Attention& attention, RunReport& r
   if (metrics.ok()) {
     report.server_metrics = *std::move(metrics);
   } else if (attention.progress != nullptr) {
-    // The run stands without them.
+    // The run stays valid without the metrics.
     *attention.progress << "--metrics: " << (scraped.ok() ? metrics.status() : scraped).message()
                         << "\n";
   }
 }
 
 absl::Status Session::RunOnce(double load, const Attention& attention, Report& report) {
-  // Each run has arrivals of its own.
+  // Each run has its own arrivals.
   const std::uint64_t seed = options_.seed + report.runs.size();
   LoadRun run(RunOptions(options_, load, seed), *workload_, *sender_, pacer_);
   RunReport one;

@@ -17,7 +17,7 @@
 
 namespace normd::load {
 
-// Where a session tells of itself and hears from its user. Borrowed.
+// A session's progress output and its user's interrupts. Borrowed.
 struct Attention {
   Interrupts* interrupts = nullptr;
   std::ostream* progress = nullptr;  // Null: none.
@@ -27,16 +27,16 @@ struct Attention {
 // Not thread-safe.
 class Session {
  public:
-  // Connects, chooses the shapes that are left to the models, and sends one request of each kind.
-  // The first error of a call names the server.
+  // Connects, chooses shapes for the models where none are given, and sends one request of each
+  // kind. The first error of a call names the server.
   static absl::StatusOr<std::unique_ptr<Session>> Open(const ProgramOptions& options);
 
-  // The load that the options say: one run, a sweep or a search. Fills `report` as far as it comes,
-  // and returns what made it fail or end before its time. Blocks.
+  // Runs the options' load: one run, a sweep or a search. Fills `report` as far as it gets, and
+  // returns the reason why it failed or ended early. Blocks.
   absl::Status Run(const Attention& attention, Report& report);
 
   const v1::GetServerInfoResponse& server() const { return server_; }
-  // With the shapes that were chosen.
+  // With the chosen shapes.
   const ProgramOptions& options() const { return options_; }
 
  private:
@@ -44,11 +44,11 @@ class Session {
 
   absl::Status RunSweep(const Attention& attention, Report& report);
   absl::Status RunSearch(const Attention& attention, Report& report);
-  // One run at the options' load, or at `load` where it is above 0. Judged but for the share of
+  // One run at the options' load, or at `load` if it is above 0. Judges everything but the share of
   // errors.
   absl::Status RunOnce(double load, const Attention& attention, Report& report);
-  // Runs to the end on a thread of its own, while this one attends to the user, to the progress, to
-  // the conditions to stop early, and scrapes the server's metrics.
+  // Runs to the end on a thread of its own. This thread meanwhile watches the user, the progress
+  // and the conditions to stop early, and scrapes the server's metrics.
   void RunAttended(LoadRun& run, const Attention& attention, RunReport& report) const;
 
   ProgramOptions options_;              // Constant after Open.
@@ -56,7 +56,7 @@ class Session {
   v1::GetServerInfoResponse server_;
   SteadyPacer pacer_;
   std::unique_ptr<GrpcSender> sender_;
-  std::vector<const client::FleetClient*> fleets_;  // The sender's clients, where they are fleets.
+  std::vector<const client::FleetClient*> fleets_;  // The sender's clients, if they are fleets.
 };
 
 }  // namespace normd::load

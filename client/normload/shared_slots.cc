@@ -9,9 +9,9 @@
 namespace normd::load {
 namespace {
 
-// Where the tensors of a request lie in its region, one behind the other.
+// The places of a request's tensors in its region, one after another.
 struct Layout {
-  std::size_t inputs = 0;            // Bytes of all inputs, and so where the first slot begins.
+  std::size_t inputs = 0;            // Bytes of all inputs; the first slot begins there.
   std::size_t slot = 0;              // Bytes of a slot.
   std::vector<std::size_t> outputs;  // Bytes of each output.
 };
@@ -115,7 +115,8 @@ absl::StatusOr<std::vector<client::Tensor>> SharedSlots::ReadOutputs(
     absl::StatusOr<client::Tensor> tensor =
         client::Tensor::Allocate(output.dtype(), output.shape());
     if (!tensor.ok()) return tensor.status();
-    // The bytes of one in the slot have the address of its place, and may not be read there.
+    // The bytes of an output in the slot have its address, which this process may not be able to
+    // read.
     const auto& places = requests_[slot].shared()->outputs;
     const auto place = std::find_if(places.begin(), places.end(), [&](const auto& one) {
       return !output.pieces().empty() && output.pieces().front().data() == one.bytes.data();

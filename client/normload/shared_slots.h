@@ -22,35 +22,35 @@
 namespace normd::load {
 
 struct SharedSlotsOptions {
-  // Makes the memory, of so many bytes: of the host, or of a device.
+  // Makes `bytes` of memory, on the host or on a device.
   std::function<absl::StatusOr<std::shared_ptr<const client::Region>>(std::size_t)> make;
-  std::string flag;       // The one that says where; errors begin with it.
-  std::size_t slots = 1;  // Calls at once.
+  std::string flag;       // The flag that names the place; errors begin with it.
+  std::size_t slots = 1;  // Concurrent calls.
 };
 
-// A region with the inputs, once, and a slot of its own for the outputs of each call that may be
-// under way: a slot's pages are there once a call has written them. Thread-safe.
+// A region with one copy of the inputs, and a slot for the outputs of each concurrent call. A
+// slot's pages are allocated when a call writes them. Thread-safe.
 class SharedSlots {
  public:
-  // `request` has its inputs in memory of this process, which are copied, and has the outputs of
-  // these types and shapes. The errors of options.make, and EncodedRequest's.
+  // `request` has its inputs in memory of this process, which are copied; its outputs have these
+  // types and shapes. The errors of options.make, and EncodedRequest's.
   static absl::StatusOr<std::unique_ptr<SharedSlots>> Create(
       const client::NormalizeRequest& request, absl::Span<const client::TensorSpec> outputs,
       const SharedSlotsOptions& options);
 
-  // What a call of the first slot asks for.
+  // The request of a call with the first slot.
   const client::NormalizeRequest& first() const { return first_; }
 
-  // A free slot; nullopt when each has its call.
+  // Takes a free slot; nullopt when each has a call.
   std::optional<std::size_t> Take();
-  // Its message.
+  // The slot's message.
   const client::EncodedRequest& request(std::size_t slot) const { return requests_[slot]; }
-  // Copies of the outputs of the response to it, which lie in the slot until that is given back.
-  // Region::Read's errors, and those of Tensor::Allocate.
+  // Copies the outputs of its response, which lie in the slot until it is given back. Errors:
+  // Region::Read's and Tensor::Allocate's.
   absl::StatusOr<std::vector<client::Tensor>> ReadOutputs(
       std::size_t slot, const client::NormalizeResponse& response) const;
-  // The call of the slot has ended. Where it has ended without a response the server may still
-  // write there: then the slot is the last to be used again.
+  // Call when the slot's call has ended. Without a response the server may still write there: the
+  // slot is then the last to be reused.
   void Give(std::size_t slot, bool responded);
 
  private:

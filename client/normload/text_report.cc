@@ -37,7 +37,7 @@ std::string ServerStages(const Measurement& measured) {
   return text;
 }
 
-// What each entry of the mix saw.
+// The measurements of each entry of the mix.
 std::string Entries(const LoadResult& result, const ProgramOptions& options) {
   const std::vector<ItemMeasurement>& items = result.measured.items;
   std::string text;
@@ -60,13 +60,13 @@ std::string Times(const LoadResult& result, const ProgramOptions& options) {
   std::string text = absl::StrFormat("  %-14s %10s %10s %10s %10s %10s %10s\n", "ms", "p50", "p90",
                                      "p99", "p99.9", "max", "mean");
   text += Percentiles("response time", measured.response_time);
-  // In a closed loop a request is meant to leave when it leaves.
+  // In a closed loop the intended send is the actual one.
   if (options.open_loop()) {
     text += Percentiles("service time", measured.service_time);
     text += Percentiles("send lag", measured.send_lag);
   }
   if (options.tells_of_entries()) text += Entries(result, options);
-  // The other protocol's responses do not tell of them.
+  // The other protocol's responses do not report stages.
   if (options.protocol == client::Protocol::kNormd) text += ServerStages(measured);
   return text;
 }
@@ -109,7 +109,7 @@ std::string RunText(const LoadResult& result, const ProgramOptions& options) {
   return text;
 }
 
-// How the tensors travelled, where that is not the usual way.
+// The tensors' transport, if it is not the usual one.
 const char* PlaneText(Plane plane) {
   switch (plane) {
     case Plane::kUnixSocket: return ", over a unix socket";
@@ -119,7 +119,7 @@ const char* PlaneText(Plane plane) {
   }
 }
 
-// What balancing did, and which server had how many calls.
+// The effects of balancing, and each server's number of calls.
 std::string FleetText(const client::FleetCounts& fleet) {
   std::string text = absl::StrFormat(
       "  balanced       %d calls in %d attempts: %d retries, %d hedges, %d taken from silent "

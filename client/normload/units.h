@@ -1,4 +1,4 @@
-// Durations and rates as the reports write them.
+// Durations and rates in the reports' format.
 
 #ifndef NORMD_CLIENT_NORMLOAD_UNITS_H_
 #define NORMD_CLIENT_NORMLOAD_UNITS_H_
@@ -16,7 +16,7 @@ inline double Milliseconds(Duration d) {
 inline double Microseconds(Duration d) {
   return std::chrono::duration<double, std::micro>(d).count();
 }
-// 0 where no time has passed.
+// 0 if no time has passed.
 inline double PerSecond(double amount, Duration elapsed) {
   return elapsed > Duration{0} ? amount / Seconds(elapsed) : 0;
 }

@@ -37,7 +37,7 @@ absl::Status Unavailable(absl::string_view what, const error_code& error) {
   return absl::UnavailableError(absl::StrCat(what, ": ", error.message()));
 }
 
-// What went wrong while the response was read.
+// An error while the response was read.
 absl::Status BadResponse(const error_code& error) {
   if (error == http::error::body_limit) {
     return absl::InternalError(absl::StrCat("the response has more than ", kMaxBytes, " bytes"));
@@ -45,7 +45,7 @@ absl::Status BadResponse(const error_code& error) {
   if (error == http::error::partial_message) {
     return absl::UnavailableError("the response broke off");
   }
-  // The parser's own errors, which also say that nothing came at all.
+  // The parser's own errors, including that nothing came at all.
   if (error.category() == make_error_code(http::error::end_of_stream).category()) {
     return absl::InternalError("the response is not HTTP");
   }
@@ -56,7 +56,8 @@ using PlainStream = beast::tcp_stream;
 using TlsStream = asio::ssl::stream<beast::tcp_stream>;
 
 // One exchange. Its deadline is the stream's, which holds for all operations together: a server
-// that sends a byte now and then does not put it off. Each is begun, and then run to its end.
+// that sends a byte now and then does not extend it. Each operation is begun, and then run to its
+// end.
 template <typename Stream>
 class Exchange {
  public:
@@ -87,7 +88,7 @@ class Exchange {
   }
 
  private:
-  // Why the handshake failed; of a certificate, what is wrong with it.
+  // Why the handshake failed; for a certificate, its defect.
   absl::Status NoTls(const error_code& error) {
     const long verified = SSL_get_verify_result(stream_.native_handle());
     if (verified == X509_V_OK) return Unavailable("no TLS", error);
@@ -95,7 +96,7 @@ class Exchange {
         absl::StrCat("the server's certificate: ", X509_verify_cert_error_string(verified)));
   }
 
-  // What an operation calls at its end.
+  // The completion handler of each operation.
   auto Ended() {
     return [this](const error_code& error, const auto&...) { error_ = error; };
   }
@@ -119,7 +120,7 @@ class Exchange {
     return std::move(parser.get().body());
   }
 
-  // Gives the parser what comes next, the connection's end too.
+  // Gives the parser the next bytes, and the connection's end.
   template <typename Parser>
   error_code ReadMore(beast::flat_buffer& buffer, Parser& parser) {
     stream_.async_read_some(buffer.prepare(kReadBytes),
@@ -149,7 +150,7 @@ class Exchange {
                                               response.version() % 10, " ", response.result_int(),
                                               " ", std::string(response.reason())));
     }
-    // A server that answers HTTP/1.0 with it breaks the protocol.
+    // A server that answers HTTP/1.0 with chunks breaks the protocol.
     if (parser.chunked()) {
       return absl::InternalError("the response is in chunks, which HTTP/1.0 has not");
     }
@@ -181,7 +182,7 @@ absl::Status UseFiles(const TlsOptions& files, asio::ssl::context& context) {
     return CannotUse("tls_ca", files.ca_file, error);
   }
   if (files.cert_file.empty()) return absl::OkStatus();
-  // OpenSSL would ask at the terminal.
+  // OpenSSL would ask for a passphrase at the terminal.
   context.set_password_callback([](auto&&...) { return std::string(); }, error);
   if (context.use_certificate_chain_file(files.cert_file, error)) {
     return CannotUse("tls_cert", files.cert_file, error);
@@ -209,9 +210,9 @@ absl::StatusOr<std::string> GetOverTls(const HttpUrl& url, Duration timeout,
   } else {
     SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
     set = SSL_set1_host(ssl, name.c_str());
-    SSL_set_tlsext_host_name(ssl, name.c_str());  // An address is no name to ask for.
+    SSL_set_tlsext_host_name(ssl, name.c_str());  // An address cannot be asked for by name.
   }
-  // Without a name to compare with, OpenSSL would take any.
+  // Without a name to compare, OpenSSL would accept any.
   if (set != 1) {
     return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no server's name"));
   }
@@ -244,7 +245,7 @@ absl::StatusOr<HttpUrl> ParseHttpUrl(absl::string_view text) {
   }
   if (absl::ConsumePrefix(&host, "[") && !absl::ConsumeSuffix(&host, "]")) return wrong;
   url.host = std::string(host);
-  // What would end the request's line early.
+  // Characters that would end the request line early.
   const bool clean =
       std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 127; });
   if (url.host.empty() || !clean) return wrong;

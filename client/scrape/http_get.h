@@ -19,24 +19,24 @@ struct HttpUrl {
   bool tls = false;
 };
 
-// How a server is asked that wants to know who asks. `tls` counts for a URL with https alone.
+// Credentials for a server that requires them. `tls` applies only to https URLs.
 struct HttpSecurity {
   TlsOptions tls = {};
   std::string token = {};  // Sent as "authorization: Bearer ..."; empty: none.
 };
 
-// "http://127.0.0.1:8002/metrics", "https://[::1]:8002"; without a scheme it is http.
+// Parses "http://127.0.0.1:8002/metrics", "https://[::1]:8002"; without a scheme it is http.
 // InvalidArgument for anything else.
 absl::StatusOr<HttpUrl> ParseHttpUrl(absl::string_view text);
 
-// The body of the response to GET, spoken as HTTP/1.0: the connection's end is the body's. Blocks,
-// for at most `timeout` once the name is resolved. Unavailable when nothing answers or the response
-// breaks off, or when the two sides do not agree on TLS; DeadlineExceeded after `timeout`; Internal
-// for a status other than 200, a response that is not HTTP, and one of more than 64 MiB;
-// InvalidArgument for a file of `security` that cannot be used. Messages name the URL.
+// The body of the response to GET, in HTTP/1.0: the connection's end is the body's. Blocks, for at
+// most `timeout` once the name is resolved. Unavailable when nothing answers, the response breaks
+// off, or TLS cannot be negotiated; DeadlineExceeded after `timeout`; Internal for a status other
+// than 200, a response that is not HTTP, and one of more than 64 MiB; InvalidArgument for an
+// unusable file of `security`. Messages name the URL.
 //
-// With TLS, of version 1.2 or newer, the server's certificate is verified, with its name, and its
-// end of the connection has to be there: a body that is cut off is no body.
+// TLS is version 1.2 or newer. The server's certificate and its name are verified, and the
+// connection must end properly: a truncated body is an error.
 absl::StatusOr<std::string> HttpGet(const HttpUrl& url, Duration timeout,
                                     const HttpSecurity& security = {});
 

@@ -14,7 +14,7 @@
 namespace normd::client {
 namespace {
 
-// Takes `name="value"` off the front, with the escapes of the value. False: it is not there.
+// Takes `name="value"` off the front, with the value's escapes. False if it is not there.
 bool TakeLabel(absl::string_view& text, std::map<std::string, std::string>& labels) {
   const std::size_t equals = text.find("=\"");
   if (equals == absl::string_view::npos) return false;
@@ -54,7 +54,7 @@ std::string LabelOf(const MetricSample& sample, const char* name) {
   return it == sample.labels.end() ? "" : it->second;
 }
 
-// One of a histogram's three kinds of series, the rest of whose name is `suffix`.
+// Adds one of a histogram's three kinds of series; `suffix` is the rest of its name.
 void AddToHistogram(const MetricSample& sample, absl::string_view suffix, HistogramGrowth& h) {
   if (suffix == "_count") h.count += sample.value;
   if (suffix == "_sum") h.sum_s += sample.value;
@@ -126,7 +126,7 @@ ServerGrowth GrowthBetween(const std::vector<MetricSample>& before,
     }
   }
   for (auto& [name, model] : models) {
-    // Those of no model were cancelled or refused before any stage.
+    // Requests of no model were cancelled or refused before any stage.
     if (name.empty() || model.request.count + model.stream.count <= 0) continue;
     model.model = name;
     growth.models.push_back(std::move(model));

@@ -1,4 +1,4 @@
-// Metrics in Prometheus' text format, and what happened between two scrapes of a normd server.
+// Metrics in Prometheus' text format, and the growth between two scrapes of a normd server.
 
 #ifndef NORMD_CLIENT_SCRAPE_METRICS_TEXT_H_
 #define NORMD_CLIENT_SCRAPE_METRICS_TEXT_H_
@@ -18,30 +18,30 @@ struct MetricSample {
   double value = 0;
 };
 
-// Every sample of the text. InvalidArgument names the line that is none.
+// Every sample of the text. InvalidArgument names the invalid line.
 absl::StatusOr<std::vector<MetricSample>> ParseMetrics(absl::string_view text);
 
 // A histogram's growth between two scrapes.
 struct HistogramGrowth {
   double count = 0;
   double sum_s = 0;
-  std::map<double, double> below;  // By upper bound, in seconds: how many are at most that.
+  std::map<double, double> below;  // By upper bound, in seconds: the number of values up to it.
 
   double mean_s() const { return count > 0 ? sum_s / count : 0; }
-  // Interpolated within a bucket, as Prometheus' histogram_quantile does; the last finite bound for
-  // what lies beyond it; zero when nothing was recorded.
+  // Interpolated within a bucket, as by Prometheus' histogram_quantile; beyond the last finite
+  // bound, that bound; zero when nothing was recorded.
   double Quantile(double share) const;
 };
 
-// What a server says that it did between two scrapes, for whomever.
+// The server's work between two scrapes, for all its clients.
 struct ServerGrowth {
   struct Model {
     std::string model;
-    HistogramGrowth request;  // Normalize and ModelInfer, from arrival to hand-over.
+    HistogramGrowth request;  // Normalize and ModelInfer, from arrival until gRPC has the response.
     HistogramGrowth stream;   // NormalizeStream, likewise.
-    std::map<std::string, HistogramGrowth> stages;  // By stage; of a stream, of its pieces.
+    std::map<std::string, HistogramGrowth> stages;  // By stage; for streams, of their pieces.
   };
-  std::vector<Model> models;                  // Those with requests, by name.
+  std::vector<Model> models;                  // The models with requests, by name.
   std::map<std::string, double> lane_busy_s;  // By lane.
   double cpu_s = 0;                           // The process's processor time.
 };

@@ -94,7 +94,7 @@ absl::StatusOr<NpyReader> NpyReader::Open(const std::string& path) {
   return reader;
 }
 
-// Goes through the file in its order, in which the first dimension varies the fastest.
+// Reads the file in its order, in which the first dimension varies fastest.
 absl::Status NpyReader::LoadFortranOrder() {
   constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
   absl::StatusOr<Tensor> tensor = Tensor::Allocate(header_.dtype, header_.shape);
@@ -140,7 +140,7 @@ absl::Status NpyReader::ReadAt(std::int64_t offset, absl::Span<std::byte> out) c
   return header_.big_endian ? ReadSwapped(offset, out) : ReadInFile(offset, out);
 }
 
-// `out` may cut the first and the last element.
+// `out` may begin and end inside an element.
 absl::Status NpyReader::ReadSwapped(std::int64_t offset, absl::Span<std::byte> out) const {
   const auto size = static_cast<std::int64_t>(norm::SizeOf(header_.dtype));
   const std::int64_t cut = offset % size;
@@ -178,7 +178,7 @@ absl::StatusOr<Tensor> NpyReader::ReadAll() const {
 
 absl::StatusOr<NpyWriter> NpyWriter::Create(const std::string& path, norm::DType dtype,
                                             const Shape& shape) {
-  constexpr mode_t kMode = 0666;  // The process's umask takes off what it wants.
+  constexpr mode_t kMode = 0666;  // The process's umask reduces it.
   NpyWriter writer;
   writer.file_ = File(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode), path);
   if (writer.file_.descriptor() < 0) return SystemError(path, "open for writing");

@@ -30,7 +30,7 @@ class File {
 
   int descriptor() const { return descriptor_; }
   const std::string& path() const { return path_; }
-  // Closes now, and says whether that worked.
+  // Closes now, and returns the result.
   absl::Status Close();
 
  private:
@@ -43,14 +43,14 @@ class File {
   std::string path_;
 };
 
-// An open file whose header is checked: its size is exactly what dtype and shape ask for. What it
-// gives is row-major and little-endian, whatever the file is; one in Fortran order is held in
-// memory for that. ReadAt is thread-safe.
+// An open file with a checked header: its size matches dtype and shape exactly. The returned bytes
+// are row-major and little-endian in any case; a file in Fortran order is held in memory for that.
+// ReadAt is thread-safe.
 class NpyReader {
  public:
   // NotFound or PermissionDenied when it does not open; InvalidArgument as ParseNpyHeader, and when
-  // the file's size does not match; of one in Fortran order ResourceExhausted as Tensor::Allocate,
-  // and DataLoss as ReadAt. All name the path.
+  // the file's size does not match. For a file in Fortran order also ResourceExhausted as
+  // Tensor::Allocate, and DataLoss as ReadAt. All name the path.
   static absl::StatusOr<NpyReader> Open(const std::string& path);
 
   norm::DType dtype() const { return header_.dtype; }
@@ -73,7 +73,7 @@ class NpyReader {
   File file_;
   NpyHeader header_;
   std::int64_t bytes_ = 0;
-  Tensor row_major_;  // Of a file in Fortran order: all of it.
+  Tensor row_major_;  // The whole tensor, if the file is in Fortran order.
 };
 
 // A new file, or an old one emptied, with its header written. WriteAt is thread-safe.
@@ -84,7 +84,7 @@ class NpyWriter {
 
   // Writes the tensor's bytes from `offset` on. Blocks. ResourceExhausted when the disk is full.
   absl::Status WriteAt(std::int64_t offset, absl::Span<const std::byte> bytes);
-  // To be called at the end: some errors come out only here.
+  // Call it at the end: some errors appear only here.
   absl::Status Close() { return file_.Close(); }
 
  private:

@@ -44,7 +44,7 @@ class LiteralReader {
   std::optional<absl::string_view> String() {
     SkipSpace();
     absl::string_view text = rest_;
-    absl::ConsumePrefix(&text, "u");  // Python 2's.
+    absl::ConsumePrefix(&text, "u");  // Python 2's prefix.
     if (text.empty() || (text.front() != '\'' && text.front() != '"')) return std::nullopt;
     rest_ = text;
     const std::size_t end = rest_.find(rest_.front(), 1);
@@ -101,18 +101,18 @@ class LiteralReader {
     std::int64_t value = 0;
     if (!absl::SimpleAtoi(rest_.substr(0, length), &value)) return std::nullopt;
     rest_.remove_prefix(length);
-    absl::ConsumePrefix(&rest_, "L");  // Python 2's.
+    absl::ConsumePrefix(&rest_, "L");  // Python 2's suffix.
     return value;
   }
 
   absl::string_view rest_;
 };
 
-// NumPy's one-letter codes, which may stand behind a byte order too.
+// NumPy's one-letter codes, which may also follow a byte order.
 constexpr std::pair<absl::string_view, absl::string_view> kCodes[] = {
     {"f", "f4"}, {"d", "f8"}, {"e", "f2"}, {"b", "i1"}, {"q", "i8"}};
 
-// What converts a file of other elements: one line of Python.
+// The line of Python that converts a file with other elements.
 std::string Conversion(absl::string_view descr) {
   if (absl::StartsWith(descr, "[")) {
     return "one field of it in Python: numpy.save(path, numpy.load(path)[\"FIELD\"])";
@@ -125,7 +125,7 @@ std::string Conversion(absl::string_view descr) {
 
 // Fills the type and the byte order.
 absl::Status ParseDescr(absl::string_view descr, NpyHeader& header) {
-  // These are written too, for types for which the format has no name.
+  // Written for types without a name in the format.
   if (descr == "bfloat16") descr = "<V2";
   if (descr == "float8_e4m3fn") descr = "<V1";
   absl::string_view name = descr;
@@ -227,7 +227,7 @@ absl::StatusOr<Extent> FindDictionary(absl::string_view prefix) {
   if (major < 1 || major > 3 || byte(7) != 0) {
     return Bad(absl::StrCat("format version ", major, ".", byte(7), ", wanted 1.0, 2.0 or 3.0"));
   }
-  // Version 1 has a length of two bytes, the later ones of four; little-endian.
+  // The length takes two bytes in version 1 and four in later ones; little-endian.
   const std::size_t length_bytes = major == 1 ? 2 : 4;
   Extent extent;
   extent.begin = 8 + length_bytes;
@@ -266,7 +266,7 @@ absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view prefix) {
 std::string MakeNpyHeader(norm::DType dtype, const Shape& shape) {
   constexpr std::size_t kAlignment = 64;
   constexpr std::size_t kFixed = 10;  // Magic, version and length.
-  // A tuple of one needs its comma.
+  // A tuple of one element needs its comma.
   std::string text =
       absl::StrCat("{'descr': '", NamesOf(dtype).npy, "', 'fortran_order': False, 'shape': (",
                    absl::StrJoin(shape.dims(), ", "), shape.rank() == 1 ? "," : "", "), }");

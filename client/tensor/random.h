@@ -33,7 +33,7 @@ class SplitMix64 {
 absl::StatusOr<Tensor> RandomTensor(norm::DType dtype, Shape shape, double low, double high,
                                     std::uint64_t seed);
 
-// Of int64, uniform among 0 to values - 1. Likewise.
+// int64, uniform from 0 to values - 1. Likewise.
 absl::StatusOr<Tensor> RandomIndexes(Shape shape, std::int64_t values, std::uint64_t seed);
 
 }  // namespace normd::client

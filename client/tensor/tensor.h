@@ -1,4 +1,4 @@
-// Dense tensors as the clients hold them: row-major, little-endian, no padding.
+// Dense tensors in the clients: row-major, little-endian, no padding.
 
 #ifndef NORMD_CLIENT_TENSOR_TENSOR_H_
 #define NORMD_CLIENT_TENSOR_TENSOR_H_
@@ -17,29 +17,29 @@
 
 namespace normd::client {
 
-// One of the names or short names of wire/data_type.h, such as "float32" or "f32", of a type that
-// is normalized. InvalidArgument for anything else.
+// Parses a name or short name of wire/data_type.h, such as "float32" or "f32", of a type that can
+// be normalized. InvalidArgument for anything else.
 absl::StatusOr<norm::DType> ParseDType(absl::string_view name);
 
-// "2x64x512x512" or "2,64,512,512". InvalidArgument as Shape::Create, and for text that is no list
-// of integers.
+// Parses "2x64x512x512" or "2,64,512,512". InvalidArgument as Shape::Create, and for text that is
+// not a list of integers.
 absl::StatusOr<Shape> ParseShape(absl::string_view text);
 
 // The bytes of a tensor. InvalidArgument when they exceed 63 bits.
 absl::StatusOr<std::int64_t> TensorBytes(norm::DType dtype, const Shape& shape);
 
-// What a tensor is called and how it is made, without its elements.
+// A tensor's name, type and shape, without its elements.
 struct TensorSpec {
   std::string name;  // May be empty for a model's only input or output.
   norm::DType dtype = norm::DType::kFloat32;
   Shape shape;
 };
 
-// The input that a command line means with the tensor that it does not name, where it names others.
+// The input to which a command line's unnamed tensor belongs if other inputs are named.
 inline constexpr absl::string_view kFirstInput = "x";
 
-// Borrowed memory. Whether `bytes` has the size that dtype and shape ask for is not an invariant: a
-// request that is wrong about it is the server's to refuse.
+// Borrowed memory. `bytes` need not have the size of dtype and shape: the server refuses such a
+// request.
 struct TensorView {
   norm::DType dtype = norm::DType::kFloat32;
   Shape shape;
@@ -50,24 +50,24 @@ struct TensorView {
 struct NamedTensor {
   std::string name;  // May be empty for a model's only input.
   TensorView tensor;
-  // Keeps tensor.bytes alive. gRPC reads them in place and drops this when it has let go of them,
-  // which after a call that met its deadline or was cancelled can be later than the call's end: a
+  // Keeps tensor.bytes alive. gRPC reads them in place and drops this when it has released them.
+  // After a call that met its deadline or was cancelled, that can be later than the call's end: a
   // connection may hold the rest of a message that it was sending. Null: the bytes outlive the
   // connection (constants; buffers that live as long as the process).
   std::shared_ptr<const void> owner;
-  // The region of shared memory in which tensor.bytes lie, by its name on the server, and where in
-  // it: then the request names them and carries none. Empty: the request carries them.
+  // The server's name of the shared memory region in which tensor.bytes lie, and their offset
+  // there: the request then names them and carries none. Empty: the request carries them.
   std::string region = {};
   std::int64_t region_offset = 0;
 };
 
-// Where an output of a request is to go: memory that this process shares with the server.
+// The place of a request's output: memory that this process shares with the server.
 struct SharedOutput {
   std::string name;  // May be empty for a model's only output.
   std::string region;
   std::int64_t region_offset = 0;
-  absl::Span<std::byte> bytes;        // As many as the output has, or more.
-  std::shared_ptr<const void> owner;  // As NamedTensor's.
+  absl::Span<std::byte> bytes;        // The output's size, or more.
+  std::shared_ptr<const void> owner;  // As in NamedTensor.
 };
 
 // Owns its memory, aligned to 64 bytes. Copies share it.
@@ -76,7 +76,7 @@ class Tensor {
   Tensor() = default;
 
   // Uninitialised. InvalidArgument as TensorBytes; ResourceExhausted, with the size, when the
-  // memory is not there.
+  // memory cannot be allocated.
   static absl::StatusOr<Tensor> Allocate(norm::DType dtype, Shape shape);
 
   norm::DType dtype() const { return dtype_; }
@@ -85,9 +85,9 @@ class Tensor {
   absl::Span<std::byte> mutable_bytes() { return {data_.get(), size_}; }
   TensorView view() const { return {dtype_, shape_, bytes()}; }
   TensorSpec spec(std::string name = "") const { return {std::move(name), dtype_, shape_}; }
-  // As an input, which shares the memory.
+  // The tensor as an input, which shares the memory.
   NamedTensor named(std::string name = "") const { return {std::move(name), view(), owner()}; }
-  // Keeps the memory alive, for those who read it after this tensor is gone.
+  // Keeps the memory alive for readers that outlive this tensor.
   std::shared_ptr<const void> owner() const { return data_; }
 
  private:

@@ -12,7 +12,7 @@
 namespace normd::client {
 namespace {
 
-// |y - expected| / max(1, |expected|), with NaNs and infinities as the header says.
+// |y - expected| / max(1, |expected|); the header defines it for NaNs and infinities.
 double ErrorOf(double got, double expected) {
   if (std::isnan(got) && std::isnan(expected)) return 0;
   if (got == expected) return 0;

@@ -1,4 +1,4 @@
-// Shapes of inputs that suit a model, for a user who names none.
+// Input shapes that suit a model, for a user who names none.
 
 #ifndef NORMD_CLIENT_VERIFY_DEFAULT_INPUTS_H_
 #define NORMD_CLIENT_VERIFY_DEFAULT_INPUTS_H_
@@ -11,10 +11,10 @@
 
 namespace normd::client {
 
-// One for each of the inputs that the server tells of, in its order; of float32. One image of
-// 56 x 56 where a sample may have any dimensions; eight rows otherwise. FailedPrecondition when the
-// server is older than ModelInfo.inputs or newer than what this program knows of them;
-// InvalidArgument as Shape::Create.
+// One float32 input for each that the server reports, in its order: an image of 56 x 56 if a sample
+// may have any dimensions, else eight rows. FailedPrecondition if the server is older than
+// ModelInfo.inputs, or describes inputs in a way that this program does not know; InvalidArgument
+// as Shape::Create.
 absl::StatusOr<std::vector<TensorSpec>> DefaultInputs(const v1::ModelInfo& model);
 
 }  // namespace normd::client

@@ -28,7 +28,7 @@ class ReferenceLinearNorm final : public ReferenceOperation {
       absl::Span<const NamedTensor* const> inputs) const override;
 
  private:
-  // For such an x.
+  // The output's shape for this x.
   Shape OutputShape(const Shape& x) const;
 
   const norm::LinearNormSpec spec_;  // dtype is the request's.

@@ -8,7 +8,7 @@
 namespace normd::client {
 namespace {
 
-// The type is the request's; any will do until then.
+// A placeholder: the request sets the type.
 constexpr norm::DType kAny = norm::DType::kFloat32;
 
 using Made = absl::StatusOr<std::unique_ptr<ReferenceOperation>>;
@@ -62,7 +62,7 @@ void SetNormalized(const Message& message, ReferenceNormCase& norm) {
   norm.normalized_shape = {message.normalized_shape().begin(), message.normalized_shape().end()};
 }
 
-// Over those that `axes` names, if it does.
+// Over the dimensions of `axes`, if there are any.
 template <typename Message>
 void SetNormalizedAxes(const Message& message, ReferenceNormCase& norm) {
   SetNormalized(message, norm);

@@ -1,5 +1,4 @@
-// The list of the operations that can be verified. A new one is an entry in
-// reference_operations.cc.
+// The list of operations that can be verified. A new one is an entry in reference_operations.cc.
 
 #ifndef NORMD_CLIENT_VERIFY_REFERENCE_OPERATIONS_H_
 #define NORMD_CLIENT_VERIFY_REFERENCE_OPERATIONS_H_
@@ -10,7 +9,7 @@
 
 namespace normd::client {
 
-// The operation that `config` names. InvalidArgument for none, and for a wrong size of it.
+// The operation that `config` names. InvalidArgument for none, and for a wrong size.
 absl::StatusOr<std::unique_ptr<ReferenceOperation>> MakeReferenceOperation(
     const v1::ModelConfig& config);
 
