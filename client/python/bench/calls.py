@@ -70,7 +70,7 @@ def start(folder: Path, sockets: str, *flags_of_device: str) -> tuple[subprocess
 
 
 def tensor(size: int) -> tuple[str, np.ndarray[Any, np.dtype[np.float32]]]:
-    """A model and an input of so many bytes."""
+    """A model and an input of `size` bytes."""
     elements = size // 4
     if elements % 4096 == 0:
         return "rms_norm_4096", np.ones((elements // 4096, 4096), "f4")
@@ -117,7 +117,7 @@ def callers(address: str, size: int) -> dict[str, Call]:
 
 
 def triton_caller(address: str, model: str, x: np.ndarray[Any, np.dtype[np.float32]]) -> Call:
-    """The same call as tritonclient's examples make it."""
+    """The same call in the style of tritonclient's examples."""
     client = triton.InferenceServerClient(address)
 
     def infer() -> object:
@@ -143,7 +143,7 @@ def rates(calls: dict[str, Call], rounds: int, seconds: float) -> dict[str, floa
 
 
 def peak(address: str, size: int, name: str) -> float:
-    """How far one call lets a fresh process grow, as a multiple of the tensor."""
+    """The memory growth of a fresh process in one call, as a multiple of the tensor."""
     code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import calls; "
     code += f"calls.print_growth({address!r}, {size}, {name!r})"
     result = subprocess.run(
@@ -153,11 +153,11 @@ def peak(address: str, size: int, name: str) -> float:
 
 
 def print_growth(address: str, size: int, name: str) -> None:
-    """In a process of its own: the bytes by which the largest resident size rises in one call."""
+    """Runs in its own process: the growth of the largest resident size in one call, in bytes."""
     callers(address, 4096)[name]()
     call = callers(address, size)[name]
     before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    Path("/proc/self/clear_refs").write_text("5")  # The peak begins anew.
+    Path("/proc/self/clear_refs").write_text("5")  # Resets the peak.
     kept = call()
     status = Path("/proc/self/status").read_text()
     high = re.search(r"VmHWM:\s+(\d+) kB", status)

@@ -29,7 +29,7 @@ REPOSITORY = Path(__file__).resolve().parents[3] / "deploy" / "models"
 
 
 def network() -> tuple[nn.Module, nn.Module]:
-    """The halves before and behind the normalization."""
+    """The halves before and after the normalization."""
     encoder = nn.Sequential(
         nn.Conv2d(3, 32, 9, padding=4, padding_mode="reflect"),
         nn.ReLU(),

@@ -10,7 +10,7 @@ import torch
 
 
 def milliseconds(call: Callable[[], object], device: str, calls: int) -> float:
-    """Of one call, of so many behind one another: the device's time on CUDA."""
+    """The time of one of `calls` consecutive calls; on CUDA the device's time."""
     if device == "cpu":
         begin = time.perf_counter()
         for _ in range(calls):

@@ -22,7 +22,7 @@ norm_batch BatchOf(const norm_tensors& tensors) {
   return {sizeof(norm_batch), sizeof(norm_tensors), &tensors, 1};
 }
 
-// What a workspace's size depends on.
+// The arguments that determine a workspace's size.
 struct Problem {
   norm_spec spec;
   std::int64_t samples, spatial, style_spatial;
@@ -36,7 +36,7 @@ struct Problem {
   }
 };
 
-// The bytes of workspace for a batch. Models call with few sizes; each thread remembers some.
+// The bytes of workspace for a batch. Models call with few sizes; each thread caches some.
 std::size_t WorkspaceBytes(const char* name, const norm_cuda_device* device, const norm_spec& spec,
                            const norm_params& params, const norm_tensors& tensors) {
   struct Entry {
@@ -72,13 +72,13 @@ class KeptWorkspaces {
  public:
   static constexpr std::size_t kMostBytes = std::size_t{4} << 20;
 
-  // At least `bytes`; the size is written to them. Its device is current.
+  // Returns at least *bytes bytes and writes the size to *bytes. The workspace's device is current.
   void* Get(const Tensor& x, void* stream, std::size_t* bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Tensor& kept = kept_[{x.device_index(), stream}];
     if (!kept || kept.size(0) < static_cast<std::int64_t>(*bytes)) {
-      // What is enqueued on the stream may still use the old one: PyTorch's allocator hands freed
-      // memory out to later work of the same stream alone.
+      // Work on the stream may still use the old one: PyTorch's allocator reuses freed memory only
+      // for later work of the same stream.
       kept = NewBytes(static_cast<std::int64_t>(*bytes), x);
       CheckKernels("workspace", norm_cuda_workspace_init(kept.data(), *bytes, stream));
     }
@@ -141,7 +141,7 @@ void CheckKernels(const char* name, norm_result result) {
 const norm_cpu_executor* CpuExecutor() {
   static std::mutex mutex;
   static auto* const executors = new std::map<std::uint32_t, norm_cpu_executor*>;
-  // The thread's last: executors are never destroyed.
+  // The thread's last executor: executors are never destroyed.
   thread_local std::uint32_t last_threads = 0;
   thread_local const norm_cpu_executor* last = nullptr;
   std::uint32_t threads = 1;

@@ -20,10 +20,10 @@ void Normalize(const char* name, const Tensor& x, const norm_spec& spec, const n
 // Throws std::runtime_error("normd::NAME: " and norm_last_error()) unless `result` is NORM_OK.
 void CheckKernels(const char* name, norm_result result);
 
-// The executor of as many threads as PyTorch uses; it lives as long as the process.
+// The executor with as many threads as PyTorch uses; it lives as long as the process.
 const norm_cpu_executor* CpuExecutor();
 
-// A CUDA device and its current stream, with the device made current while this lives.
+// A CUDA device and its current stream; the device is current while this lives.
 class CudaScope {
  public:
   CudaScope(const char* name, const Tensor& x);

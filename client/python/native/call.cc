@@ -10,18 +10,18 @@
 namespace normd::torch_ops {
 namespace {
 
-constexpr std::int64_t kQuantizationBlock = 128;  // Of NORM_SCALE_BLOCK.
+constexpr std::int64_t kQuantizationBlock = 128;  // For NORM_SCALE_BLOCK.
 
-// x as the kernels see it.
+// The kernels' view of x.
 struct Geometry {
   Order order;
   std::int64_t samples = 0;
   std::int64_t spatial = 1;
-  std::int64_t trailing = 0;          // kAxes: the dimensions behind the axes.
+  std::int64_t trailing = 0;          // kAxes: the dimensions after the axes.
   std::int64_t spatial_runs[4] = {};  // With NORM_INTERLEAVED.
 };
 
-// Whether a dimension of x is normalized over, with Form::kAxes.
+// Whether x is normalized over a dimension, with Form::kAxes.
 bool IsAxis(const Call& call, std::int64_t dim) {
   return (dim >= call.axis && dim < call.axis + call.axes) || (call.more_axes >> dim & 1) != 0;
 }
@@ -46,7 +46,7 @@ void CheckX(Call& call) {
     Refuse(call.name, "form", Text(static_cast<std::int64_t>(call.form)), "0, 1 or 2");
   }
   const bool has_axes = call.form == Form::kAxes;
-  // Larger numbers may have no sum.
+  // The sum of larger numbers may overflow.
   if (has_axes && (call.axis < 0 || call.axis >= kMaxDims)) {
     Refuse(call.name, "axis", Text(call.axis), "from 0 to 63");
   }
@@ -58,7 +58,7 @@ void CheckX(Call& call) {
     Refuse(call.name, "x.shape", x.shape_text(), "at least " + Text(least) + " dimensions");
   }
   if (call.more_axes == 0) return;
-  // Bits in front of the axes, or of them, are none of further axes.
+  // Bits of the axes themselves, or in front of them, are not further axes.
   const std::int64_t front = least < kMaxDims - 1 ? (std::int64_t{1} << least) - 1 : -1;
   if (!has_axes || call.more_axes < 0 || (call.more_axes & front) != 0 || x.dims() >= kMaxDims ||
       call.more_axes >> x.dims() != 0) {
@@ -80,7 +80,7 @@ Geometry DivideChannels(Call& call) {
   return geometry;
 }
 
-// Rows of positions, of which channels and others take turns. Dimensions of 1 make no turn.
+// Rows of positions in which channels and others take turns. Dimensions of 1 do not count.
 Geometry DivideAxesApart(Call& call) {
   constexpr int kRuns = 4;
   Geometry geometry;
@@ -114,7 +114,7 @@ bool HasPerSample(const Call& call) {
   return call.gate || call.scale || call.shift || call.style_index || call.style_weights;
 }
 
-// Rows of consecutive elements where the axes are innermost, else rows of positions.
+// Rows of consecutive elements if the axes are innermost, else rows of positions.
 Geometry DivideAxes(Call& call) {
   if (call.more_axes != 0) return DivideAxesApart(call);
   Geometry geometry;
@@ -166,7 +166,7 @@ Geometry Divide(Call& call) {
   return geometry;
 }
 
-// An input of x's shape, where x is or copied there.
+// An input of x's shape, where x is, copied if necessary.
 const void* Alike(const Call& call, const char* argument, Tensor& tensor, const Order& order) {
   if (!tensor) return nullptr;
   CheckDType(call, argument, tensor);
@@ -178,7 +178,7 @@ const void* Alike(const Call& call, const char* argument, Tensor& tensor, const 
   return tensor.data();
 }
 
-// An input of `columns` values for each of the samples.
+// An input with `columns` values for each of the samples.
 const void* PerSample(const Call& call, const char* argument, Tensor& tensor, std::int64_t samples,
                       std::int64_t columns) {
   if (!tensor) return nullptr;
@@ -191,7 +191,7 @@ const void* PerSample(const Call& call, const char* argument, Tensor& tensor, st
   return tensor.data();
 }
 
-// A parameter; `elements` in all.
+// A parameter with `elements` elements in all.
 norm_vector Vector(const Call& call, const char* argument, Tensor& tensor, std::int64_t elements) {
   if (!tensor) return {nullptr, NORM_FLOAT32, 0};
   const std::uint8_t dtype = ToKernelDType(tensor.dtype());
@@ -219,7 +219,7 @@ norm_params Params(Call& call) {
   return params;
 }
 
-// After `tensors` has its samples.
+// Call after `tensors` has its samples.
 void SetStyle(Call& call, const Order& order, norm_tensors& tensors) {
   if (call.style_index) {
     const Tensor& index = call.style_index;
@@ -252,7 +252,7 @@ void SetStyle(Call& call, const Order& order, norm_tensors& tensors) {
   }
 }
 
-// The table's rows, with either an index or weights for each sample. After Divide.
+// Checks the table's rows, and an index or weights for each sample. Call after Divide.
 void CheckStyleBank(Call& call) {
   if (!call.style_bank) return;
   if (static_cast<bool>(call.style_index) == static_cast<bool>(call.style_weights)) {
@@ -281,8 +281,8 @@ class Results {
  public:
   explicit Results(Call& call) : call_(call) {}
 
-  // A result of these sizes in this order. If an out variant's tensor lies otherwise, the kernels
-  // write to a temporary, which Finish copies.
+  // A result of these sizes in this order. If an out variant's tensor has another layout, the
+  // kernels write to a temporary, which Finish copies.
   void* Place(const char* argument, Tensor& out, const std::int64_t* sizes, std::int64_t dims,
               std::int32_t dtype, const Order& order) {
     std::int64_t strides[kMaxResultDims];
@@ -292,7 +292,7 @@ class Results {
     return AddTemporary(out, sizes, dims, dtype, strides);
   }
 
-  // A row-major result whose dimensions [begin, end) the kernels write behind dimension `end`: to a
+  // A row-major result whose dimensions [begin, end) the kernels write after dimension `end`: to a
   // temporary, which Finish copies.
   void* PlaceMoved(const char* argument, Tensor& out, const std::int64_t* sizes, std::int64_t dims,
                    std::int32_t dtype, std::int64_t begin, std::int64_t end) {
@@ -300,7 +300,7 @@ class Results {
     std::int64_t strides[kMaxResultDims];
     row_major.Strides(sizes, dims, strides);
     Take(argument, out, sizes, dims, dtype, strides);
-    // What is behind `end` keeps its strides.
+    // Dimensions after `end` keep their strides.
     std::int64_t stride = strides[end];
     std::int64_t moved = 1;
     for (std::int64_t i = end - 1; i >= begin; --i) {
@@ -324,7 +324,7 @@ class Results {
     Tensor* out = nullptr;
   };
 
-  // A new tensor, or the out variant's, if it is what is wanted.
+  // A new tensor, or the out variant's, if its layout fits.
   void Take(const char* argument, Tensor& out, const std::int64_t* sizes, std::int64_t dims,
             std::int32_t dtype, const std::int64_t* strides) {
     if (!call_.out_variant) {
@@ -347,7 +347,7 @@ class Results {
     return temporary.tensor.data();
   }
 
-  // Whether the kernels would read what they have written: an input's bytes other than in place.
+  // Whether the kernels would read their own output: an input's bytes other than in place.
   bool OverlapsInput(const Tensor& out) const {
     const auto bytes = [](const Tensor& tensor) {
       return tensor.elements() * ElementBytes(tensor.dtype());
@@ -373,8 +373,8 @@ class Results {
   int count_ = 0;
 };
 
-// One value for each row: [N, groups], or x's dimensions beside the axes and the groups, if there
-// are several. `columns` more behind, if it is not 0.
+// One value for each row: [N, groups], or x's dimensions beside the axes and, if there are several,
+// the groups. If `columns` is not 0, it follows as a last dimension.
 std::int64_t RowSizes(const Call& call, std::int64_t columns, std::int64_t* sizes) {
   std::int64_t dims = 0;
   const Tensor& x = call.x;
@@ -392,8 +392,8 @@ std::int64_t RowSizes(const Call& call, std::int64_t columns, std::int64_t* size
   return dims;
 }
 
-// A result with one value for each row, or one for each of its blocks. The kernels count rows by
-// samples, groups and positions; in results the groups are behind the positions.
+// A result with one value for each row, or for each of its blocks. The kernels count rows by
+// samples, groups and positions; in results the groups come after the positions.
 void* PlaceOfRows(const Call& call, Results& results, std::int64_t spatial, const char* argument,
                   Tensor& out, std::int64_t blocks, std::int32_t dtype) {
   std::int64_t sizes[kMaxResultDims];

@@ -1,4 +1,4 @@
-// One call of a normalization operator: from tensors to what the kernels' C ABI takes.
+// One call of a normalization operator: from tensors to the arguments of the kernels' C ABI.
 
 #ifndef NORMD_CLIENT_PYTHON_NATIVE_CALL_H_
 #define NORMD_CLIENT_PYTHON_NATIVE_CALL_H_
@@ -13,16 +13,16 @@
 
 namespace normd::torch_ops {
 
-// Which dimensions of x are the channels of a sample.
+// The dimensions of x that are the channels of a sample.
 enum class Form : std::int64_t {
   kChannels = 0,  // x [N, C, *], normalized over groups of channels and all positions.
-  // x [*, axes, *], normalized over the axes, which may have others between them. What precedes the
-  // first axis are the samples, one after the other: scale, shift and gate are [samples, channels].
+  // x [*, axes, *], normalized over the axes, which may have others between them. The dimensions
+  // before the first axis are the samples: scale, shift and gate are [samples, channels].
   kAxes = 1,
   kFeatures = 2,  // x [N, *, F], normalized over F; scale, shift and gate are [N, F].
 };
 
-// What an operator is called with. Tensors that it does not have are empty.
+// An operator's arguments. Absent tensors are empty.
 struct Call {
   explicit Call(const char* operator_name) : name(operator_name) {
     spec.struct_size = sizeof(spec);
@@ -32,23 +32,23 @@ struct Call {
 
   const char* name;
   Form form = Form::kChannels;
-  // kAxes: the first axis and how many there are, one after the other; and a bit for each dimension
-  // behind these that is an axis as well.
+  // kAxes: the first axis, the number of axes adjacent to it, and a bit for each later dimension
+  // that is an axis as well.
   std::int64_t axis = 1;
   std::int64_t axes = 1;
   std::int64_t more_axes = 0;
   std::int64_t groups = 0;  // 0: as many as channels.
-  norm_spec spec{};         // All but the type, the layout and the sizes.
+  norm_spec spec{};         // Everything but the type, the layout and the sizes.
   Tensor x, residual, other, gate, scale, shift, style_index, style_weights, style_tensor;
   Tensor weight, bias, running_mean, running_var, input_bias;
-  // An out variant's; else empty, and made by Run where the spec has them.
+  // The out variant's; else empty, and made by Run if the spec has them.
   Tensor y, residual_out, mean, rstd, scales;
   const char* other_name = "other";
-  bool style_bank = false;      // weight and bias are tables, of which a style is chosen or mixed.
-  bool statistics_out = false;  // Whether mean and rstd are wanted.
+  bool style_bank = false;      // weight and bias are tables; a style is chosen or mixed from them.
+  bool statistics_out = false;  // mean and rstd are wanted.
   bool out_variant = false;
 
-  // All of them: x and the other inputs, then what the results are written to.
+  // All tensors: x and the other inputs, then the results.
   static constexpr std::size_t kInputs = 14;
   std::array<NamedTensor, kInputs + 5> tensors() const {
     return {{{"x", &x},
@@ -73,7 +73,7 @@ struct Call {
   }
 };
 
-// Checks the call, makes dense what no kernel reads as it lies, computes, and leaves the results in
+// Checks the call, copies tensors whose layout no kernel reads, computes, and leaves the results in
 // the call. On CUDA it enqueues on PyTorch's current stream and returns. Throws std::runtime_error
 // with the operator, the argument, what came and what was wanted.
 void Run(Call& call);

@@ -1,4 +1,4 @@
-// What every operator checks of its tensors, and how it refuses a call.
+// The checks of every operator's tensors, and the form of its errors.
 
 #ifndef NORMD_CLIENT_PYTHON_NATIVE_CHECKS_H_
 #define NORMD_CLIENT_PYTHON_NATIVE_CHECKS_H_
@@ -20,7 +20,7 @@ struct NamedTensor {
 [[noreturn]] void Refuse(const char* name, const std::string& argument, const std::string& came,
                          const std::string& wanted);
 
-// Refuses tensors on another device than the first one's, and where gradients are enabled those
+// Refuses tensors on another device than the first one's. If gradients are enabled, refuses tensors
 // that require one.
 void CheckTensors(const char* name, std::span<const NamedTensor> tensors);
 

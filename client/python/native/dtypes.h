@@ -10,7 +10,7 @@
 
 namespace normd::torch_ops {
 
-// The codes of the PyTorch that is loaded.
+// The codes of the loaded PyTorch.
 struct DTypes {
   std::int32_t float32 = Torch().dtype_float32();
   std::int32_t float64 = Torch().dtype_float64();

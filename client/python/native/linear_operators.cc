@@ -1,6 +1,6 @@
 // The fused layer: linear, norm over the features, then add, multiply and activation with a second
-// input. Its weight is prepared once: on CUDA in a tensor of bytes, on the CPU in an object, of
-// which a tensor of one int64 has the number.
+// input. Its weight is prepared once: on CUDA in a tensor of bytes, on the CPU in an object whose
+// number is in a tensor of one int64.
 
 #include <algorithm>
 #include <array>
@@ -46,7 +46,7 @@ norm_vector Parameter(const char* argument, Tensor& tensor) {
   return {tensor.data(), dtype, 0};
 }
 
-// The layers that are prepared for the CPU, by number. Thread-safe.
+// The layers prepared for the CPU, by number. Thread-safe.
 class CpuLayers {
  public:
   struct Layer {
@@ -65,7 +65,7 @@ class CpuLayers {
     return last_;
   }
 
-  // Null if there is none of this number.
+  // Null if no layer has this number.
   std::shared_ptr<const Layer> Find(std::int64_t number) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = layers_.find(number);

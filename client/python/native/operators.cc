@@ -1,4 +1,4 @@
-// The operators: how each reads its arguments, in the order of its schema in
+// The operators: each reads its arguments in the order of its schema in
 // client/python/src/normd/torch/_schemas.py.
 
 #include "client/python/native/operators.h"
@@ -13,7 +13,7 @@
 namespace normd::torch_ops {
 namespace {
 
-// The results of a call, in the order of its schema, and where an out variant's tensors go.
+// The results of a call, in the order of its schema, and the places of an out variant's tensors.
 class Stack {
  public:
   Stack(StableIValue* stack, std::uint64_t results)
@@ -49,14 +49,14 @@ class Stack {
   const bool out_variant_;
 };
 
-// An operator's name, as a template's argument.
+// An operator's name as a template argument.
 template <std::size_t kSize>
 struct Name {
   consteval Name(const char (&name)[kSize]) { std::copy_n(name, kSize, text); }
   char text[kSize] = {};
 };
 
-// An operator of which `kRead` reads the arguments, and whose results are members of the call.
+// An operator whose arguments `kRead` reads and whose results are members of the call.
 template <Name kName, void (*kRead)(Arguments&, Call&), Tensor Call::*... kResults>
 Operator Define() {
   return {kName.text, [](StableIValue* stack, std::uint64_t, std::uint64_t results) {
@@ -232,7 +232,7 @@ void ConditionalInstanceNorm(Arguments& arguments, Call& call) {
   call.style_bank = true;
 }
 
-// Every stage of the contract by itself; the operators above are cases of this one.
+// Every stage of the contract separately; the operators above are cases of this one.
 void Normalize(Arguments& arguments, Call& call) {
   call.x = arguments.NextTensor();
   call.form = static_cast<Form>(arguments.NextInt());

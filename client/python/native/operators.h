@@ -1,4 +1,4 @@
-// The operators that PyTorch is given.
+// The operators for PyTorch.
 
 #ifndef NORMD_CLIENT_PYTHON_NATIVE_OPERATORS_H_
 #define NORMD_CLIENT_PYTHON_NATIVE_OPERATORS_H_
@@ -10,8 +10,8 @@
 
 namespace normd::torch_ops {
 
-// One kernel computes an operator and its out variant, on the CPU and on CUDA: which of them it is
-// called for it learns from the number of results and from the tensors.
+// One kernel computes an operator and its out variant, on the CPU and on CUDA. The number of
+// results and the tensors tell it which of them was called.
 struct Operator {
   const char* name;
   BoxedKernel* kernel;

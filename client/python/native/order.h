@@ -1,4 +1,4 @@
-// In which order the elements of a tensor lie in memory.
+// The order of a tensor's elements in memory.
 
 #ifndef NORMD_CLIENT_PYTHON_NATIVE_ORDER_H_
 #define NORMD_CLIENT_PYTHON_NATIVE_ORDER_H_
@@ -11,24 +11,24 @@
 namespace normd::torch_ops {
 
 inline constexpr std::int64_t kMaxDims = 64;
-// Results with one element a row or block have groups and blocks beside x's dimensions.
+// Results with one element per row or block have groups and blocks beside x's dimensions.
 inline constexpr std::int64_t kMaxResultDims = kMaxDims + 2;
 
-// Dense, and either row-major or with some dimensions, one after the other, moved behind all others
-// (PyTorch's channels_last: dimension 1).
+// Dense, and either row-major or with some adjacent dimensions moved behind all others (PyTorch's
+// channels_last: dimension 1).
 struct Order {
   std::int64_t first_last = 0;  // These are innermost; with last == 0 the order is row-major.
   std::int64_t last = 0;
 
   // The strides of a tensor of these sizes; `strides` has room for them.
   void Strides(const std::int64_t* sizes, std::int64_t dims, std::int64_t* strides) const;
-  // Whether the tensor, of at most kMaxResultDims dimensions, lies in this order. Strides of
+  // Whether the tensor, of at most kMaxResultDims dimensions, is in this order. Strides of
   // dimensions of one element do not count.
   bool Has(const Tensor& tensor) const;
 };
 
-// Replaces a tensor of at most kMaxResultDims dimensions that lies otherwise by a copy in this
-// order. An empty one stays.
+// Replaces a tensor of at most kMaxResultDims dimensions in another order by a copy in this one. An
+// empty one stays.
 void PutInOrder(Tensor& tensor, const Order& order);
 
 }  // namespace normd::torch_ops

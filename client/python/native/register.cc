@@ -1,4 +1,4 @@
-// What normd.torch calls, through ctypes, once the operators' schemas are defined.
+// The functions that normd.torch calls, through ctypes, once the operators' schemas are defined.
 
 #include <exception>
 #include <initializer_list>
@@ -19,9 +19,9 @@ using normd::torch_ops::NormOperators;
 using normd::torch_ops::Operator;
 using normd::torch_ops::Torch;
 
-// Gives PyTorch one kernel. Under autograd, it is the one of PyTorch's own operators that have no
-// derivative: forward mode raises, and so does backward through a result. CheckTensors refuses most
-// calls before that.
+// Gives PyTorch one kernel. Under autograd it is the kernel that PyTorch's own operators without a
+// derivative have: forward mode raises, and so does backward through a result. CheckTensors refuses
+// most calls before that.
 std::string RegisterKernel(LibraryOpaque* library, const std::string& key, const std::string& name,
                            BoxedKernel* kernel) {
   if (key != "Autograd") {
@@ -36,7 +36,7 @@ std::string RegisterKernel(LibraryOpaque* library, const std::string& key, const
 
 // Gives PyTorch the kernels of all operators for one dispatch key.
 std::string RegisterFor(const std::string& key) {
-  // Never deleted: that would take the kernels away.
+  // Never deleted: that would unregister the kernels.
   LibraryOpaque* library = nullptr;
   if (Torch().library_init_impl("normd", key.c_str(), __FILE__, __LINE__, &library) != 0) {
     return "PyTorch refuses the library normd for " + key;
@@ -56,7 +56,7 @@ std::string RegisterFor(const std::string& key) {
 
 }  // namespace
 
-// Null, or why it failed. Not thread-safe: call once.
+// Returns null, or the reason for the failure. Not thread-safe: call once.
 extern "C" __attribute__((visibility("default"))) const char* normd_torch_register() {
   static std::string error;
   try {
@@ -70,7 +70,7 @@ extern "C" __attribute__((visibility("default"))) const char* normd_torch_regist
   return error.empty() ? nullptr : error.c_str();
 }
 
-// Frees a layer of linear_norm_prepare, whose number its tensor has.
+// Frees a layer of linear_norm_prepare by the number in its tensor.
 extern "C" __attribute__((visibility("default"))) void normd_torch_forget_linear(
     std::int64_t number) {
   normd::torch_ops::ForgetLinear(number);

@@ -1,4 +1,4 @@
-// Tensors of PyTorch's, and the arguments of a boxed operator.
+// PyTorch tensors, and the arguments of a boxed operator.
 
 #ifndef NORMD_CLIENT_PYTHON_NATIVE_TENSOR_H_
 #define NORMD_CLIENT_PYTHON_NATIVE_TENSOR_H_
@@ -65,8 +65,8 @@ class Tensor {
   }
   std::string shape_text() const { return ShapeText(sizes_, dims_); }
 
-  // Tells autograd that the elements change, as PyTorch's in-place operators do. Throws for an
-  // inference tensor outside torch.inference_mode(), as these do.
+  // Tells autograd that the elements change, as PyTorch's in-place operators do. Throws, as they
+  // do, for an inference tensor outside torch.inference_mode().
   void BumpVersion() const { Torch().bump_version(handle_); }
 
  private:
@@ -77,11 +77,11 @@ class Tensor {
   const std::int64_t* strides_ = nullptr;
   std::int32_t dtype_ = 0;
   std::int32_t device_type_ = 0;
-  std::int32_t device_index_ = -1;  // As the CPU has it.
+  std::int32_t device_index_ = -1;  // The CPU's value.
 };
 
-// Reads a boxed operator's arguments in the order of its schema. Read all before anything throws:
-// tensors that are not read are never freed.
+// Reads a boxed operator's arguments in the order of its schema. Read all of them before anything
+// throws: unread tensors are never freed.
 class Arguments {
  public:
   explicit Arguments(const StableIValue* stack) : next_(stack) {}

@@ -12,7 +12,7 @@ namespace {
 
 TorchAbi& abi = internal::torch_abi;
 
-// Looks symbols up in a library that the process has loaded already.
+// Looks up symbols in a library that the process has already loaded.
 class Loaded {
  public:
   explicit Loaded(const char* name) : handle_(dlopen(name, RTLD_LAZY | RTLD_NOLOAD)) {}
@@ -29,7 +29,7 @@ class Loaded {
   void* const handle_;  // Never closed: the functions are called until the process ends.
 };
 
-// The names of all functions that are not found, with a space before each.
+// The names of all functions that were not found, with a space before each.
 std::string FindInTorch(const Loaded& torch) {
   std::string missing;
   const auto find = [&](const char* name, auto** function) {
@@ -81,7 +81,7 @@ std::string LoadTorchAbi() {
   cuda.Find("aoti_torch_get_current_cuda_stream", &abi.current_cuda_stream);
   cuda.Find("aoti_torch_create_cuda_guard", &abi.create_cuda_guard);
   cuda.Find("aoti_torch_delete_cuda_guard", &abi.delete_cuda_guard);
-  // Lazily: a driver that is there has been loaded by the first use of CUDA, or is loaded by it.
+  // Not loaded here: the first use of CUDA loads the driver, if there is one.
   if (void* driver = dlopen("libcuda.so.1", RTLD_LAZY); driver != nullptr) {
     abi.stream_is_capturing =
         reinterpret_cast<int (*)(void*, int*)>(dlsym(driver, "cuStreamIsCapturing"));

@@ -1,10 +1,10 @@
-// PyTorch's C ABI, as far as the operators need it, looked up in the libraries of the PyTorch that
-// the process has loaded.
+// The part of PyTorch's C ABI that the operators need, looked up in the loaded PyTorch's libraries.
 //
-// PyTorch keeps these functions stable for extensions (its "LibTorch stable ABI", from 2.10 on). By
-// looking them up, the operators are compiled without PyTorch's headers, and one build serves every
-// version from 2.10 on. The C ABI has nothing for autograd: four functions of the C++ library stand
-// in, by their mangled names, and objects of its classes pass through unseen.
+// PyTorch keeps these functions stable for extensions (its "LibTorch stable ABI", from 2.10 on).
+// Because they are looked up, the operators are compiled without PyTorch's headers, and one build
+// serves every version from 2.10 on. The C ABI has nothing for autograd: four functions of the C++
+// library, by their mangled names, stand in for it, and objects of its classes pass through as
+// opaque pointers.
 
 #ifndef NORMD_CLIENT_PYTHON_NATIVE_TORCH_ABI_H_
 #define NORMD_CLIENT_PYTHON_NATIVE_TORCH_ABI_H_
@@ -14,8 +14,9 @@
 
 namespace normd::torch_ops {
 
-// An argument or result of a boxed operator: the bits of an int64, a double or a bool, a
-// TensorHandle that its receiver owns, or for an optional a StableIValue* from `new`, 0: absent.
+// An argument or result of a boxed operator: the bits of an int64, a double or a bool; a
+// TensorHandle that its receiver owns; or, for an optional, a StableIValue* from `new`, with 0 for
+// absent.
 using StableIValue = std::uint64_t;
 
 struct TensorOpaque;
@@ -24,8 +25,8 @@ struct LibraryOpaque;
 struct CudaGuardOpaque;
 struct TensorImplOpaque;
 
-// A torch::CppFunction: room for it, and a destructor, so that it is returned as one is. Nothing is
-// left to destroy once library_impl_cpp has taken it.
+// The memory of a torch::CppFunction, with a destructor, so that it is returned like one. Nothing
+// is left to destroy once library_impl_cpp has taken it.
 struct CppFunction {
   ~CppFunction() {}
   alignas(16) unsigned char bytes[1024];
@@ -33,10 +34,10 @@ struct CppFunction {
 
 using BoxedKernel = void(StableIValue* stack, std::uint64_t arguments, std::uint64_t results);
 
-// The version whose conventions for StableIValue these sources follow: 2.10.
+// These sources follow this version's conventions for StableIValue: 2.10.
 inline constexpr std::uint64_t kAbiVersion = (std::uint64_t{2} << 56) | (std::uint64_t{10} << 48);
 
-// Each int32_t that is no value is 0 on success.
+// Each int32_t result that is not a value is 0 on success.
 struct TorchAbi {
   std::int32_t (*get_data_ptr)(TensorHandle, void**);
   std::int32_t (*get_dim)(TensorHandle, std::int64_t*);
@@ -67,14 +68,14 @@ struct TorchAbi {
   std::int32_t (*dtype_int64)();
   std::int32_t (*dtype_float8_e4m3fn)();
 
-  // Null where PyTorch has no CUDA.
+  // Null if PyTorch has no CUDA.
   std::int32_t (*current_device_index)(std::int32_t*);
   std::int32_t (*current_cuda_stream)(std::int32_t device, void**);
   std::int32_t (*create_cuda_guard)(std::int32_t device, CudaGuardOpaque**);
   std::int32_t (*delete_cuda_guard)(CudaGuardOpaque*);
   // The driver's; null without it.
   int (*stream_is_capturing)(void* stream, int* status);
-  // Why the last call failed; null before PyTorch 2.13.
+  // The reason why the last call failed; null before PyTorch 2.13.
   const char* (*exception_what)();
 
   // C++: c10::TensorImpl::requires_grad, torch::autograd::impl::bump_version,
@@ -85,7 +86,7 @@ struct TorchAbi {
   void* (*library_impl_cpp)(LibraryOpaque*, const char* name, CppFunction*, int verify);
 };
 
-// Looks the functions up. Returns "" or what is missing. Call once, before all else.
+// Looks the functions up. Returns "" or the missing ones. Call once, before everything else.
 std::string LoadTorchAbi();
 
 namespace internal {

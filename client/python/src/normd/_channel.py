@@ -1,4 +1,4 @@
-"""Where a client connects to, and how: targets, credentials and gRPC's channel options."""
+"""A client's target and connection: credentials and gRPC's channel options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROUND_ROBIN = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
 
 @dataclass(frozen=True)
 class ChannelConfig:
-    """What a channel is made from."""
+    """The arguments of a channel."""
 
     target: str
     credentials: grpc.ChannelCredentials | None
@@ -36,7 +36,7 @@ def configure(
     server_name: str | None,
     options: Options,
 ) -> ChannelConfig:
-    """Makes the arguments of Client gRPC's. InvalidArgumentError names a wrong one."""
+    """Makes Client's arguments those of gRPC. InvalidArgumentError names a wrong one."""
     if token is not None:
         if credentials is None:
             raise InvalidArgumentError(
@@ -46,7 +46,7 @@ def configure(
         credentials = grpc.composite_channel_credentials(
             credentials, grpc.access_token_call_credentials(token)
         )
-    # Results may be as large as requests: the server's limits hold, not gRPC's default of 4 MiB.
+    # Results may be as large as requests: the server's limits apply, not gRPC's default of 4 MiB.
     all_options: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),
@@ -57,7 +57,7 @@ def configure(
         all_options.append(("grpc.default_authority", server_name))
     if isinstance(target, str):
         joined = target
-        if target.startswith("dns:"):  # Of which one name may have several addresses.
+        if target.startswith("dns:"):  # One such name may have several addresses.
             all_options.append(("grpc.service_config", _ROUND_ROBIN))
     else:
         joined = _join(target)
@@ -75,7 +75,7 @@ def make(config: ChannelConfig) -> grpc.Channel:
 
 
 def _join(addresses: Sequence[str]) -> str:
-    """One of gRPC's names for a list of addresses. Hosts that are names are looked up now."""
+    """One of gRPC's names for a list of addresses. Host names are looked up now."""
     found = [_resolve(address) for address in addresses]
     if not found:
         raise InvalidArgumentError("target: no address, wanted at least one")

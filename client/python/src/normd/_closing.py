@@ -1,4 +1,4 @@
-"""What is closed at the end of a `with` block."""
+"""The base of objects that a `with` block closes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Closing(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Releases what is held. May be called again."""
+        """Releases the resources. May be called again."""
 
     def __enter__(self: _Self) -> _Self:
         return self

@@ -1,4 +1,4 @@
-"""The calls of small messages, for both clients: what is sent, and what the response tells."""
+"""The calls with small messages, for both clients: their requests and their results."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ METHODS = (
 
 @dataclass(frozen=True)
 class ControlCall(Generic[Result]):
-    """One such call, by whichever client."""
+    """One such call, for either client."""
 
     method: str
     request: bytes
-    result: Callable[[bytes], Result]  # Of the response.
+    result: Callable[[bytes], Result]  # Reads the response.
     repeatable: bool = True  # Whether a policy may retry it.
 
 
@@ -109,19 +109,19 @@ def check_health(model: str | None) -> ControlCall[HealthStatus]:
 
 
 def health_request(model: str | None) -> bytes:
-    """Of a check or a watch: of the server, or of a model."""
+    """The request of a check or a watch: for the server, or for a model."""
     service = f"{_protocol.SERVICE}/{model}" if model else ""
     encoded: bytes = _protocol.HealthCheckRequest(service=service).SerializeToString()
     return encoded
 
 
 def health_status(response: bytes) -> HealthStatus:
-    """Of a check's response, or of one of a watch's."""
+    """The status in a check's response, or in one of a watch's."""
     return HealthStatus(_protocol.HealthCheckResponse.FromString(response).status)
 
 
 def is_serving(response: bytes) -> bool:
-    """Likewise; also of a status that this client does not know."""
+    """Likewise, with a value for a status that this client does not know."""
     status: int = _protocol.HealthCheckResponse.FromString(response).status
     return status == HealthStatus.SERVING.value
 

@@ -1,13 +1,13 @@
-"""Memory of CUDA devices that another process may open, and PyTorch's tensors over it.
+"""CUDA memory that another process may open, and PyTorch's tensors over it.
 
-The memory is taken from the driver, not from PyTorch. Of PyTorch's allocator a handle would open a
-whole segment, with whatever other tensors lie in it, to a server that is to see one of them; the
-segment may be given back to the driver while the server has it open, which CUDA leaves undefined;
-expandable segments have no handle; and what `_share_cuda_` has told of is kept until a PyTorch of
-the other process says that it is done with it.
+The memory comes from the driver, not from PyTorch. A handle of PyTorch's allocator would open a
+whole segment to the server, with any other tensors in it. The segment might be given back to the
+driver while the server has it open, which CUDA leaves undefined; expandable segments have no
+handle; and memory that `_share_cuda_` has shared is kept until a PyTorch in the other process
+releases it.
 
-The driver's library is there wherever a tensor lies on a device, and its functions keep their
-names. That of the runtime has another name in each release of PyTorch.
+The driver's library is present wherever a tensor lies on a device, and its functions keep their
+names. The runtime's library has another name in each release of PyTorch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BLOCK_BYTES = 2 << 20
 
 
 class Allocation(NamedTuple):
-    """Memory as the driver gives it."""
+    """A block of the driver's memory."""
 
     address: int
     handle: bytes  # The bytes of a CUipcMemHandle.
@@ -48,17 +48,17 @@ class Driver:
     """The calls of the driver. Thread-safe; each uses the device's primary context, as PyTorch."""
 
     def __init__(self, library: str = "libcuda.so.1") -> None:
-        """UnavailableError where there is no driver."""
+        """UnavailableError if there is no driver."""
         try:
             self._library = ctypes.CDLL(library)
         except OSError as error:
             raise UnavailableError(f"CUDA: {error}") from None
         self._contexts: dict[int, ctypes.c_void_p] = {}
-        self._lock = threading.RLock()  # Of the contexts; finalizers free memory at any time.
+        self._lock = threading.RLock()  # For the contexts; finalizers free memory at any time.
         self._call("cuInit", ctypes.c_uint(0))
 
     def allocate(self, device: int, nbytes: int) -> Allocation:
-        """Zeroed memory. UnavailableError where there is none, or it cannot be shared."""
+        """Zeroed memory. UnavailableError if there is none, or it cannot be shared."""
         address = ctypes.c_uint64()
         with self._in_context(device):
             self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(nbytes))
@@ -73,7 +73,7 @@ class Driver:
         return Allocation(address.value, bytes(handle))
 
     def free(self, device: int, address: int) -> None:
-        """Returns when nothing on the device uses it any more."""
+        """Frees it once nothing on the device uses it."""
         with contextlib.suppress(UnavailableError), self._in_context(device):
             self._call("cuMemFree_v2", ctypes.c_uint64(address))
 
@@ -102,9 +102,9 @@ class Driver:
 
 
 class DeviceMemory:
-    """Memory of a device, which is freed when nothing refers to this any more. Tensors over it do.
+    """Device memory that is freed when nothing refers to it any more; tensors over it do.
 
-    Whoever has shared it holds it until the other process has let it go.
+    It stays referenced while another process has it open.
     """
 
     def __init__(self, driver: Driver, device: int, nbytes: int) -> None:
@@ -113,7 +113,7 @@ class DeviceMemory:
         self.nbytes = nbytes
         self.address = allocation.address
         self.handle = allocation.handle
-        # By which PyTorch and others take it for an array, which holds this.
+        # PyTorch and others take this object for an array, which then holds it.
         self.__cuda_array_interface__ = {
             "shape": (nbytes,),
             "typestr": "|u1",
@@ -122,22 +122,22 @@ class DeviceMemory:
             "version": 3,
         }
         end = weakref.finalize(self, driver.free, device, allocation.address)
-        end.atexit = False  # The process's end frees it.
+        end.atexit = False  # The end of the process frees it.
 
 
 class Cuda:
-    """What calls need of PyTorch's CUDA. The seam that tests without a device replace."""
+    """The operations of PyTorch's CUDA that calls need. Tests without a device replace it."""
 
     def driver(self) -> Driver:
-        """The process's own. UnavailableError where there is none."""
+        """The process's only instance. UnavailableError if there is none."""
         return _driver()
 
     def device_of(self, tensor: Any) -> int | None:
-        """The number of a tensor's device; None: it lies elsewhere."""
+        """The number of a tensor's device; None if it is not on one."""
         return tensor.device.index if tensor.device.type == "cuda" else None
 
     def device_number(self, device: object) -> int:
-        """Of what torch.device takes; without a number PyTorch's current one."""
+        """The device of any argument of torch.device; without a number PyTorch's current one."""
         torch: Any = sys.modules["torch"]
         found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
         if found.type != "cuda":
@@ -145,40 +145,40 @@ class Cuda:
         return int(torch.cuda.current_device() if found.index is None else found.index)
 
     def over(self, memory: DeviceMemory) -> Any:
-        """A tensor of its bytes, which holds it."""
+        """A tensor of the memory's bytes, which holds it."""
         torch: Any = sys.modules["torch"]
         with torch.cuda.device(memory.device):
             return torch.as_tensor(memory, device=torch.device("cuda", memory.device))
 
     def stream(self, device: int) -> Any:
-        """The calling thread's current one."""
+        """The calling thread's current stream."""
         return sys.modules["torch"].cuda.current_stream(device)
 
     def on(self, stream: Any) -> contextlib.AbstractContextManager[Any]:
-        """In which it is the current one."""
+        """A context in which it is the current stream."""
         context: contextlib.AbstractContextManager[Any] = sys.modules["torch"].cuda.stream(stream)
         return context
 
     def record(self, stream: Any) -> Any:
-        """An event behind the work that the stream has been given."""
+        """An event after the work on the stream so far."""
         return stream.record_event()
 
 
 def bytes_over(memory: DeviceMemory) -> Any:
-    """A tensor of its bytes, for calls in inference mode and others."""
+    """A tensor of the memory's bytes, for calls in inference mode and others."""
     with sys.modules["torch"].inference_mode(False):
         return CUDA.over(memory)
 
 
 def view(flat: Any, at: int, shape: tuple[int, ...], dtype: DataType) -> Any:
-    """A tensor in the bytes of another, from `at` on."""
+    """A tensor in another's bytes, from `at` on."""
     end = at + math.prod(shape) * dtype.itemsize
     return flat[at:end].view(_torch.type_of(dtype)).view(shape)
 
 
 def record_all(*groups: object) -> list[Any]:
-    """Events behind the work on devices of the tensors in these, each a tensor, or several by name,
-    or something else."""
+    """Events after the work on the devices of these tensors. Each value is a tensor, a mapping of
+    names to tensors, or something else."""
     values = [each for group in groups for each in _each_of(group)]
     devices = {CUDA.device_of(each) for each in values if _torch.is_tensor(each)}
     return [CUDA.record(CUDA.stream(each)) for each in devices if each is not None]

@@ -1,13 +1,13 @@
-"""Which calls of a client leave tensors on a CUDA device that the server computes on too, and how.
+"""Which calls leave tensors on a CUDA device that the server computes on too, and how.
 
 Tensors in a region of the caller's (Client.share with a device) stay where they are. Others are
-copied on the device: inputs into memory of the client's own, which the server has opened, and
-results out of it. So the server sees nothing but what calls are about, and memory of PyTorch's is
-PyTorch's alone. Where anything about it fails, the call goes through the host's memory.
+copied on the device: inputs into the client's own memory, which the server has opened, and results
+out of it. So the server sees only the tensors of calls, and PyTorch's memory stays private. If any
+of this fails, the call goes through host memory.
 
-The server knows nothing of streams. Inputs are copied on the caller's current stream, and the
-request is sent when that is done. Results are copied on the same stream, behind which an event
-keeps the next call that takes the memory.
+The server does not know streams. Inputs are copied on the caller's current stream, and the request
+is sent when that is done. Results are copied on the same stream; an event after them delays the
+next call that uses the memory.
 
 As in _sharing, nothing here waits by itself.
 """
@@ -47,12 +47,12 @@ from normd.retry import Attempts
 
 REQUIRE = "require"
 
-# As of the host's memory: _sharing.py.
+# The same as for host memory: _sharing.py.
 _FROM_BYTES = 64 << 10
 _PAUSE_S = 30.0
 _PAUSE_AFTER_CALL_S = 1.0
 
-# Of a client, on all devices together.
+# Per client, on all devices together.
 _MAX_REGIONS = 64
 _MAX_BYTES = 1 << 30
 
@@ -66,11 +66,11 @@ class _Elsewhere(Exception):  # noqa: N818 The call goes another way.
         super().__init__(str(error))
         self.error = error
         self.pause = pause
-        self.quiet = quiet  # What is as it should be, or has been told.
+        self.quiet = quiet  # The reason is normal, or has been logged.
 
 
 class DevicePlane:
-    """What one client shares with its server of devices' memory. Thread-safe."""
+    """Device memory that one client shares with its server. Thread-safe."""
 
     def __init__(self, config: ChannelConfig, mode: str, sizes: OutputSizes) -> None:
         """`mode`: "auto", "off" or "require"."""
@@ -85,17 +85,17 @@ class DevicePlane:
         self._registrar = Registrar(config)
         self._regions: weakref.WeakSet[DeviceRegion] = weakref.WeakSet()  # The caller's.
         self._lock = threading.Lock()
-        self._free: list[Slot] = []  # Of the lock.
-        self._taken = 0  # Bytes of all slots; of the lock.
-        self._slots = 0  # Of the lock.
-        self._server_devices: tuple[int, ...] = ()  # As the server counts; none: not known.
-        self._numbers: dict[int, int] = {}  # From this process's to the server's.
-        self._from = 0.0  # When slots are tried again.
-        # Also at the end of the process: a server keeps what nobody unregisters.
+        self._free: list[Slot] = []  # Guarded by the lock.
+        self._taken = 0  # Bytes of all slots; guarded by the lock.
+        self._slots = 0  # Guarded by the lock.
+        self._server_devices: tuple[int, ...] = ()  # The server's numbers; empty: not known.
+        self._numbers: dict[int, int] = {}  # From this process's numbers to the server's.
+        self._from = 0.0  # The time from which slots are tried again.
+        # Also runs at the end of the process: a server keeps memory that nobody unregisters.
         self._end = weakref.finalize(self, self._registrar.end)
 
     def close(self) -> None:
-        """Has the server let all regions go."""
+        """Makes the server release all regions."""
         for region in list(self._regions):
             region.give_up()
         with self._lock:
@@ -116,10 +116,10 @@ class DevicePlane:
         return region
 
     def may_take(self, inputs: Sequence[Input]) -> bool:
-        """Whether such a call may leave tensors on their device."""
+        """Whether such a call may leave its tensors on their device."""
         if self._mode == OFF or not any(each.tensor is not None for each in inputs):
             return False
-        if not all(each.nbytes for each in inputs):  # No region has a part without bytes.
+        if not all(each.nbytes for each in inputs):  # A region has no part without bytes.
             return False
         if self._mode == REQUIRE or self._regions:
             return True
@@ -133,7 +133,7 @@ class DevicePlane:
         out: object,
         attempts: Attempts,
     ) -> Steps[Received | None]:
-        """The call, its outputs made. None: it is one for the host's memory."""
+        """The call, with its outputs made. None: it has to go through host memory."""
         try:
             return (yield from self._on_device(model, options, inputs, out, attempts))
         except _Elsewhere as why:
@@ -142,7 +142,7 @@ class DevicePlane:
             if why.pause:
                 self._from = time.monotonic() + why.pause
             if not why.quiet:
-                # As text: who keeps an error keeps its frames, and with them the memory.
+                # Logged as text: keeping the error would keep its frames, and with them the memory.
                 _LOG.info("CUDA tensors go through the host's memory: %s", str(why.error))
             return None
 
@@ -162,7 +162,7 @@ class DevicePlane:
     ) -> Steps[Received]:
         tensors = (each.tensor for each in inputs if each.tensor is not None)
         device = _cuda.CUDA.device_of(next(tensors))
-        assert device is not None  # Or it would have been copied to the host.
+        assert device is not None  # Otherwise it would have been copied to the host.
         stream = _cuda.CUDA.stream(device)
         regions = [each for each in list(self._regions) if each.device == device]
         plan = Plan(inputs, out, regions)
@@ -187,7 +187,7 @@ class DevicePlane:
                 made = received.outputs(inputs, out)
             if slot is not None:
                 slot.busy = _cuda.CUDA.record(stream)
-        except BaseException:  # Of whatever kind: the server may still write there.
+        except BaseException:  # Any kind: the server may still write there.
             self._drop(slot)
             raise
         self._give_back(slot)
@@ -206,12 +206,13 @@ class DevicePlane:
                 message = yield Send(request, repeatable=False)
                 return _response.decode(message, plan.memory)
             except Error as error:
-                if isinstance(error, ResourceExhaustedError):  # It has not been begun.
+                if isinstance(error, ResourceExhaustedError):  # The call has not been begun.
                     yield Pause(attempts.wait_after(error))
                     continue
                 self._sizes.forget(model, options)
-                if may_be_the_regions(error):  # Or the call is wrong, as the next attempt tells.
-                    if isinstance(error, NotFoundError):  # Of a server that was started anew.
+                # Otherwise the call is wrong, and the next attempt says so.
+                if may_be_the_regions(error):
+                    if isinstance(error, NotFoundError):  # The server was restarted.
                         self._forget_server()
                     raise _Elsewhere(error, _PAUSE_AFTER_CALL_S) from None
                 if plan.overwrites:
@@ -231,7 +232,7 @@ class DevicePlane:
             raise _Elsewhere(
                 InvalidArgumentError(f'inputs: not those of model "{model}", wanted its inputs')
             )
-        if plan.placed.get(""):  # The only one.
+        if plan.placed.get(""):  # The only output.
             return {}
         plan.placed.pop("", None)
         return {name: size for name, size in sizes.items() if not plan.placed.get(name)}
@@ -261,7 +262,7 @@ class DevicePlane:
             )
 
     def _slot(self, device: int, nbytes: int) -> Steps[Slot]:
-        """A free one, or a new one."""
+        """A free slot, or a new one."""
         size = max(BLOCK_BYTES, 1 << (nbytes - 1).bit_length())
         while True:
             with self._lock:
@@ -269,7 +270,7 @@ class DevicePlane:
                     if slot.memory.device == device and slot.memory.nbytes == size:
                         self._free.remove(slot)
                         return slot
-            # Which is free until it is taken: of a call that is cancelled meanwhile nobody does.
+            # It is free until a call takes it: if the call is cancelled meanwhile, it stays free.
             yield functools.partial(self._new_slot, device, size)
 
     def _new_slot(self, device: int, size: int) -> None:
@@ -286,7 +287,7 @@ class DevicePlane:
         return DeviceRegion(self._registrar, *self._make(device, nbytes))
 
     def _make_room(self, size: int) -> None:
-        """Counts a slot of this size, for which free ones may have to go."""
+        """Counts a slot of this size, which may replace free ones."""
         while True:
             with self._lock:
                 held = self._taken + self._registrar.given_up_bytes()
@@ -303,12 +304,12 @@ class DevicePlane:
                     )
                 )
             self._drop(slot)
-            del slot  # Its memory, of which the sweep tells the server.
+            del slot  # The sweep tells the server to release its memory.
             self._registrar.sweep()
 
     def _make(self, device: int, nbytes: int) -> tuple[DeviceMemory, str, Any]:
-        """Memory of the device, the name under which the server has opened it, and a tensor of its
-        bytes. Blocks."""
+        """Device memory, the name under which the server has opened it, and a tensor of its bytes.
+        Blocks."""
         self._registrar.sweep()
         size = -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
         try:
@@ -319,7 +320,7 @@ class DevicePlane:
             raise _Elsewhere(error, _PAUSE_S) from None
 
     def _register(self, memory: DeviceMemory) -> str:
-        """Under the number that the device has in the server, which may see others of them."""
+        """Uses the device's number in the server, which may see other devices."""
         first: Error | None = None
         known = self._numbers.get(memory.device)
         numbers = [memory.device if known is None else known, *self._server_devices]
@@ -347,7 +348,7 @@ class DevicePlane:
             self._count(-slot.memory.nbytes)
 
     def _forget_server(self) -> None:
-        """Another may have taken its place, which has opened none of the slots."""
+        """Another server may have replaced it, which has opened none of the slots."""
         self._server_devices = ()
         with self._lock:
             free = list(self._free)

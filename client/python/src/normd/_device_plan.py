@@ -1,4 +1,4 @@
-"""Where the tensors of one call lie on a device."""
+"""The places of one call's tensors on a device."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from normd.shared_memory import whole_pages
 
 
 class Slot:
-    """A region of the client's own, of one call at a time."""
+    """A region of the client's own, for one call at a time."""
 
     def __init__(self, memory: DeviceMemory, name: str, flat: Any) -> None:
         self.memory = memory
         self.name = name
         self.bytes = DeviceBytes(flat)
-        self.busy: Any = None  # Behind the last call's results.
+        self.busy: Any = None  # An event after the last call's results.
 
 
 class Plan:
-    """Where the tensors of a call lie: in regions of the caller's, or in a slot, one by one."""
+    """The places of a call's tensors, one by one: in the caller's regions, or in a slot."""
 
     def __init__(self, inputs: Sequence[Input], out: object, regions: list[DeviceRegion]) -> None:
         self.memory: dict[str, DeviceBytes] = {}
-        self.used: dict[str, Slot | DeviceRegion] = {}  # Whose `memory` that is, by name.
+        self.used: dict[str, Slot | DeviceRegion] = {}  # The owners of the memory, by name.
         self._regions = regions
         given = out if isinstance(out, Mapping) else {"": out}
         self.placed: dict[str, Part | None] = {
@@ -37,7 +37,7 @@ class Plan:
             for name, each in given.items()
         }
         self.inputs = [each._replace(part=self._part_of(each.tensor)) for each in inputs]
-        # The server looks at indexes on the host.
+        # The server reads indexes on the host.
         self.to_copy = [
             at
             for at, each in enumerate(self.inputs)
@@ -46,17 +46,17 @@ class Plan:
 
     @property
     def in_place(self) -> bool:
-        """Whether all of it lies in regions of the caller's."""
+        """Whether everything lies in the caller's regions."""
         return not self.to_copy and all(self.placed.values())
 
     @property
     def overwrites(self) -> bool:
-        """Whether an input is gone when the call has been made."""
+        """Whether the call overwrites an input."""
         parts = {each.part for each in self.inputs if each.part is not None}
         return any(part in parts for part in self.placed.values())
 
     def nbytes(self, outputs: Mapping[str, int]) -> int:
-        """Of what is to be copied, and of these outputs, in a slot."""
+        """The bytes in a slot of the inputs to copy and of these outputs."""
         copied = [self.inputs[at].nbytes for at in self.to_copy]
         return sum(map(whole_pages, [*copied, *outputs.values()]))
 
@@ -82,7 +82,7 @@ class Plan:
             self.placed[name] = take(nbytes)
 
     def request(self, model: str, options: Options) -> list[bytes | memoryview]:
-        """The message. What lies in no region of a device is in it."""
+        """The message. It carries the tensors that lie in no region of a device."""
         sent = [each if each.part is not None else each.on_host() for each in self.inputs]
         wanted = self.placed if any(self.placed.values()) else {}
         return _request.encode(model, options, sent, wanted, not options.outputs)

@@ -1,4 +1,4 @@
-"""The element types of the protocol, and what NumPy calls them."""
+"""The element types of the protocol, and their names in NumPy."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class DataType:
 FLOAT32 = DataType("float32", 1, 4, "<f4")
 FLOAT64 = DataType("float64", 2, 8, "<f8")
 FLOAT16 = DataType("float16", 3, 2, "<f2")
-# NumPy has no bfloat16: ml_dtypes brings one, and writes it to files as two raw bytes.
+# NumPy has no bfloat16: ml_dtypes has one, and writes it to files as two raw bytes.
 BFLOAT16 = DataType("bfloat16", 4, 2, "<V2")
-# Of quantized outputs. float8 is OCP's E4M3 without infinities; NumPy has it as it has bfloat16.
+# For quantized outputs. float8 is OCP's E4M3 without infinities; in NumPy it is like bfloat16.
 INT8 = DataType("int8", 5, 1, "|i1")
 FLOAT8_E4M3 = DataType("float8_e4m3", 6, 1, "<V1")
-INT64 = DataType("int64", 7, 8, "<i8")  # Of indexes.
+INT64 = DataType("int64", 7, 8, "<i8")  # For indexes.
 
 DATA_TYPES = (FLOAT32, FLOAT64, FLOAT16, BFLOAT16, INT8, FLOAT8_E4M3, INT64)
 BY_NUMBER = {dtype.number: dtype for dtype in DATA_TYPES}
 BY_NAME = {dtype.name: dtype for dtype in DATA_TYPES}
-# What ml_dtypes and PyTorch call it.
+# The name in ml_dtypes and PyTorch.
 BY_NAME["float8_e4m3fn"] = FLOAT8_E4M3
 WANTED = "float32, float64, float16, bfloat16, or int64 for indexes"
 _RAW = {"void8": FLOAT8_E4M3, "void16": BFLOAT16}
@@ -49,8 +49,8 @@ def _find(dtype: np.dtype[Any]) -> DataType | None:
 
 
 def of_numpy(dtype: np.dtype[Any], where: str) -> DataType:
-    """The type of an array's elements, of either byte order; two raw bytes are a bfloat16, and
-    one is a float8.
+    """The type of an array's elements, of either byte order. Two raw bytes are a bfloat16, one is a
+    float8.
 
     Raises InvalidArgumentError for another, with `where` before the field.
     """
@@ -62,13 +62,13 @@ def of_numpy(dtype: np.dtype[Any], where: str) -> DataType:
 
 @functools.lru_cache(maxsize=64)
 def is_little_endian(dtype: np.dtype[Any]) -> bool:
-    """Whether elements of one of the types lie in memory as they do in a message."""
+    """Whether elements of the type have the same form in memory as in a message."""
     return dtype.kind not in "fi" or dtype.newbyteorder("<") == dtype
 
 
 @functools.lru_cache(maxsize=64)
 def to_numpy(dtype: DataType) -> np.dtype[Any]:
-    """NumPy's type, little-endian; of what it has not ml_dtypes', or raw bytes without that."""
+    """NumPy's type, little-endian; else that of ml_dtypes, or raw bytes without it."""
     name = _ML_DTYPES.get(dtype)
     if name is None:
         return np.dtype(dtype.npy)

@@ -1,4 +1,4 @@
-"""The messages of a synchronous client's stream, which gRPC takes on a thread of its own."""
+"""The messages of a synchronous client's stream, which gRPC reads on a thread of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from normd._stream import Sources
 
 
 class Feed:
-    """The header, and the chunks once the server has accepted it. One for each attempt."""
+    """The header, then the chunks once the server has accepted it. One feed for each attempt."""
 
     def __init__(self, sources: Sources, header: bytes, chunk_bytes: int) -> None:
         self._sources = sources
@@ -34,7 +34,7 @@ class Feed:
                     return
                 try:
                     chunk = next(chunks, None)
-                except Exception as error:  # Raised where the call was made.
+                except Exception as error:  # Raised again where the call was made.
                     self._error = error
                     self._cancel()
                     return
@@ -43,11 +43,11 @@ class Feed:
             yield chunk
 
     def on_error(self, cancel: Callable[[], object]) -> None:
-        """What ends the call if a source fails. To be called before `accept`."""
+        """Sets the function that ends the call if a source fails. Call it before `accept`."""
         self._cancel = cancel
 
     def accept(self, max_chunk_bytes: int, samples: int) -> None:
-        """The server has accepted the header: the chunks may go. May be called again."""
+        """The server has accepted the header: the chunks may follow. May be called again."""
         if not self._go.is_set():
             self._samples = samples
             self._chunk_bytes = min(self._chunk_bytes, max_chunk_bytes)
@@ -60,6 +60,6 @@ class Feed:
         self._go.set()
 
     def raise_error(self) -> None:
-        """Raises the error of a source, if that has ended the call."""
+        """Raises a source's error, if that has ended the call."""
         if self._error is not None:
             raise self._error

@@ -17,13 +17,13 @@ from normd.errors import DataLossError, InvalidArgumentError
 _HEADERS = {
     (1, 0): npy_format.read_array_header_1_0,
     (2, 0): npy_format.read_array_header_2_0,
-    # It differs in the encoding of structured types' names.
+    # The difference is the encoding of structured types' names.
     (3, 0): npy_format.read_array_header_2_0,
 }
 
 
 def _conversion(dtype: np.dtype[Any]) -> str:
-    """What converts a file of other elements: one line of Python."""
+    """The line of Python that converts a file with other elements."""
     if dtype.hasobject:
         load, last = "numpy.load(path, allow_pickle=True)", ", if you trust who wrote the file"
     else:
@@ -33,19 +33,18 @@ def _conversion(dtype: np.dtype[Any]) -> str:
 
 
 class NpySource:
-    """An open file whose header is checked: its size is what dtype and shape ask for.
+    """An open file with a checked header: its size matches dtype and shape.
 
-    What it gives is row-major and little-endian, whatever the file is; one in Fortran order is held
-    in memory for that.
+    Its bytes are given row-major and little-endian in any case; a file in Fortran order is held in
+    memory for that.
     """
 
     def __init__(self, name: str, path: str | os.PathLike[str]) -> None:
-        """Opens it. OSError when it does not open, InvalidArgumentError, naming the path, for a
-        file that is not a dense .npy file of one of the types. MemoryError for one in Fortran order
-        that does not fit.
-        """
+        """Opens the file. OSError when it does not open, InvalidArgumentError with the path for a
+        file that is not a dense .npy file of one of the types, MemoryError for one in Fortran
+        order that does not fit."""
         self.path = Path(path)
-        self._row_major: memoryview | None = None  # Of a file in Fortran order: all of it.
+        self._row_major: memoryview | None = None  # All of a file in Fortran order.
         self._file = self.path.open("rb", buffering=0)
         try:
             self.spec, self._stored, fortran_order = self._read_header(name, self._file)
@@ -91,7 +90,7 @@ class NpySource:
     def _read_swapped(self, offset: int, size: int) -> memoryview:
         if _dtypes.is_little_endian(self._stored):
             return self._read_in_file(offset, size)
-        # Whole elements, of which the first and the last may be cut.
+        # Whole elements; the first and the last may be cut.
         cut = offset % self._stored.itemsize
         whole = -(-(cut + size) // self._stored.itemsize) * self._stored.itemsize
         elements = np.frombuffer(self._read_in_file(offset - cut, whole), self._stored)
@@ -120,7 +119,7 @@ class NpySink:
     def __init__(self, path: str | os.PathLike[str], spec: TensorSpec) -> None:
         """Creates PATH.part with its header. OSError when that cannot be written."""
         self.path = Path(path)
-        # What is no file, such as a device, is written as it is.
+        # A path that is not a file, such as a device, is written directly.
         plain = self.path.is_file() or not self.path.exists()
         self._written = self.path.with_name(self.path.name + ".part") if plain else self.path
         self._file = self._written.open("wb")
@@ -128,19 +127,19 @@ class NpySink:
         npy_format.write_array_header_1_0(self._file, header)
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Takes the next bytes, which are those from `offset` on. OSError as files raise it."""
+        """Writes the next bytes, from `offset` on. OSError as files raise it."""
         del offset  # They come in order.
         self._file.write(data)
 
     def commit(self) -> Path:
-        """The file is whole: gives it its name."""
+        """Gives the complete file its name."""
         self._file.close()
         if self._written != self.path:
             self._written.replace(self.path)
         return self.path
 
     def abort(self) -> None:
-        """Removes what has been written."""
+        """Removes the incomplete file."""
         self._file.close()
         if self._written != self.path:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Regions for calls whose arrays are in none: one for a call, used again by later ones."""
+"""Regions for calls whose arrays are in none: one per call, reused by later calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from normd._tensors import Array, bytes_of
 from normd.shared_memory import SharedRegion
 
-# Of a client, those of results that are still referred to counted in.
+# Per client, including those of results that are still referenced.
 _MAX_REGIONS = 64
 _MAX_BYTES = 1 << 30
 _MIN_BYTES = 128 << 10
@@ -20,7 +20,7 @@ _IDLE = 2
 
 
 class Lease:
-    """A region of one call's. It is free again when nothing refers to `memory` any more."""
+    """One call's region. It is free again when nothing refers to `memory` any more."""
 
     def __init__(self, region: SharedRegion, memory: Array, end: weakref.finalize) -> None:  # type: ignore[type-arg]
         self.region = region
@@ -28,7 +28,7 @@ class Lease:
         self._end = end
 
     def drop(self) -> None:
-        """Lets it go for good, for the server may still write to it."""
+        """Drops it for good, because the server may still write to it."""
         self._end.detach()
         self.region.close()
 
@@ -41,9 +41,9 @@ class Pool:
         self._all: weakref.WeakSet[SharedRegion] = weakref.WeakSet()
 
     def lease(self, nbytes: int, make: Callable[[int], SharedRegion] | None) -> Lease | None:
-        """A region of at least so many bytes, from `make` where none is free.
+        """A region of at least `size` bytes, from `make` if none is free.
 
-        None if there would be too many, or none is free and there is no `make`.
+        None if there would be too many, or if none is free and there is no `make`.
         """
         size = max(_MIN_BYTES, 1 << (nbytes - 1).bit_length())
         free = self._free.setdefault(size, collections.deque(maxlen=_IDLE))
@@ -54,18 +54,18 @@ class Pool:
                 return None
             region = make(size)
             self._all.add(region)
-        # An array of its own for each lease: results are views of it, and keep it alive. Finalizers
-        # run in whichever thread, at any time: what they do is one step.
+        # Each lease has its own array: results are views of it, and keep it alive. Finalizers run
+        # in any thread at any time, so they do only one step.
         memory: Array = np.frombuffer(bytes_of(region.memory), np.uint8)
         return Lease(region, memory, weakref.finalize(memory, free.append, region))
 
     def clear(self) -> None:
-        """Lets go of those that are free."""
+        """Drops the free regions."""
         for free in list(self._free.values()):
             free.clear()
 
     def close(self) -> None:
-        """Has the server let all go."""
+        """Makes the server release all regions."""
         self.clear()
         for region in list(self._all):
             region.close()

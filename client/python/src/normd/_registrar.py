@@ -1,4 +1,4 @@
-"""Tells a server of memory of devices, by the calls of the Open Inference Protocol."""
+"""Registers device memory with a server, by the calls of the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from normd.errors import ClosedError, Error, NotFoundError, from_rpc
 _SERVICE = "inference.GRPCInferenceService"
 # The server replies at once, unless it hangs.
 _TIMEOUT_S = 2.0
-# Of a region that a request still uses: it stays registered, or the call ends with the request.
+# While a request uses the region: it stays registered, or the call ends with the request.
 _Metadata = tuple[tuple[str, str], ...]
 _REFUSE: _Metadata = (("normd-in-use", "refuse"),)
 _WAIT: _Metadata = (("normd-in-use", "wait"),)
 
 
-# After which the server may have taken the memory or not.
+# After these the server may or may not have taken the memory.
 _UNKNOWN = (
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -32,22 +32,22 @@ _UNKNOWN = (
 
 
 class Registrar:
-    """Registers memory, and holds it until the server has let it go. Thread-safe; calls block.
+    """Registers memory, and holds it until the server has released it. Thread-safe; calls block.
 
-    Its connection is its own, so that memory can be unregistered when that of the client's calls
-    has been closed, and by whichever thread.
+    It has its own connection, so that any thread can unregister memory after that of the client's
+    calls has been closed.
     """
 
     def __init__(self, config: _channel.ChannelConfig) -> None:
         self._config = config
         self._lock = threading.Lock()
-        self._channel: grpc.Channel | None = None  # Made when it is first needed.
+        self._channel: grpc.Channel | None = None  # Made at first use.
         self._held: dict[str, DeviceMemory] = {}  # By the region's name.
-        self._given_up: set[str] = set()  # Of these, those that are to be unregistered.
+        self._given_up: set[str] = set()  # Those of them that are to be unregistered.
         self._closed = False
 
     def register(self, memory: DeviceMemory, device: int) -> str:
-        """The name of the region that the memory now is. `device`: as the server counts.
+        """The name of the region that the memory becomes. `device`: in the server's numbering.
 
         Raises the server's errors.
         """
@@ -59,7 +59,7 @@ class Registrar:
             + _wire.int_field(4, memory.nbytes)
         )
         with self._lock:
-            self._held[name] = memory  # Before the server may have it.
+            self._held[name] = memory  # Held before the server may have it.
         try:
             self._call("CudaSharedMemoryRegister", request, _TIMEOUT_S)
         except Error as error:
@@ -74,23 +74,24 @@ class Registrar:
         return name
 
     def give_up(self, name: str) -> None:
-        """Has `sweep` unregister the region. Does not block."""
-        self._given_up.add(name)  # One step, for finalizers call this at any time.
+        """Makes `sweep` unregister the region. Does not block."""
+        self._given_up.add(name)  # One step, because finalizers call this at any time.
 
     def given_up_bytes(self) -> int:
-        """Of what is still to be unregistered."""
+        """Whether anything is still to be unregistered."""
         with self._lock:
             return sum(self._held[each].nbytes for each in self._given_up if each in self._held)
 
     def sweep(self) -> None:
-        """Unregisters what was given up, as far as no request uses it; the rest the next time."""
+        """Unregisters given-up regions that no request uses; the others the next time."""
         for name in list(self._given_up):
             code = self._unregister(name, _TIMEOUT_S, _REFUSE)
             if code not in (grpc.StatusCode.OK, grpc.StatusCode.FAILED_PRECONDITION):
-                return  # Nobody replies; nor would they to the next.
+                return  # Nobody replies; the next call would fail too.
 
     def end(self) -> None:
-        """Unregisters everything. What a server does not let go is kept until the process ends."""
+        """Unregisters everything. Regions that a server does not release are kept until the process
+        ends."""
         deadline = time.monotonic() + _TIMEOUT_S
         for name in list(self._held):
             self._unregister(name, max(0.1, deadline - time.monotonic()), _WAIT)
@@ -105,7 +106,7 @@ class Registrar:
         request = _wire.bytes_field(1, name.encode())
         try:
             self._call("CudaSharedMemoryUnregister", request, timeout, in_use)
-        except NotFoundError:  # Of a server that was started anew.
+        except NotFoundError:  # The server was restarted.
             pass
         except Error as error:
             return error.code
@@ -113,7 +114,7 @@ class Registrar:
         return grpc.StatusCode.OK
 
     def _keep(self, name: str, memory: DeviceMemory) -> None:
-        """Perhaps the server has it: until that is known, and if `end` has been, to the end."""
+        """Keeps memory that the server may have: until that is known, or, after `end`, for good."""
         self.give_up(name)
         with self._lock:
             if self._closed:
@@ -123,14 +124,14 @@ class Registrar:
         self._given_up.discard(name)
         with self._lock:
             memory = self._held.pop(name, None)
-        del memory  # Its end may block, so not under the lock.
+        del memory  # Freeing it may block, so not under the lock.
 
     def _call(self, method: str, request: bytes, timeout: float, metadata: _Metadata = ()) -> None:
         try:
             self._stub(method)(request, timeout, metadata=metadata)
         except grpc.RpcError as error:
             raise from_rpc(error, self._config.target) from None
-        except ValueError:  # How gRPC says that the channel was closed meanwhile.
+        except ValueError:  # gRPC's way to say that the channel was closed meanwhile.
             raise ClosedError("client: closed") from None
 
     def _stub(self, method: str) -> Callable[..., object]:
@@ -145,5 +146,5 @@ class Registrar:
         return stub
 
 
-# Memory that a server which does not reply may write to.
+# Memory to which an unresponsive server may still write.
 _KEPT: list[DeviceMemory] = []

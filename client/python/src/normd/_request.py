@@ -14,15 +14,15 @@ from normd.errors import InvalidArgumentError
 
 
 class Priority(enum.IntEnum):
-    """How the requests that wait for one model are ordered: higher ones first, with aging."""
+    """The order of the requests that wait for one model: higher priorities first, with aging."""
 
-    LOW = 1  # Work that nobody waits for.
+    LOW = 1  # Nobody waits for the result.
     NORMAL = 2
-    HIGH = 3  # Somebody waits for this one in particular.
+    HIGH = 3  # Somebody waits for this result in particular.
 
 
 class Precision(enum.IntEnum):
-    """How a matrix product's factors are rounded; only for models that have one."""
+    """The rounding of a matrix product's factors; only for models that have a product."""
 
     FLOAT32 = 1
     TF32 = 2
@@ -38,14 +38,14 @@ class Options:
     priority: Priority | None = None
     queue_timeout: float | None = None
     precision: Precision | None = None
-    outputs: tuple[str, ...] = ()  # Those that are wanted; none: as the model gives them.
+    outputs: tuple[str, ...] = ()  # The wanted outputs; empty: the model's default ones.
 
 
 _MAX_INT64 = (1 << 63) - 1
 
 
 def checked_version(version: int) -> int:
-    """The version, if it is one; the server judges the rest."""
+    """The version, if it is an integer; the server judges the rest."""
     if not isinstance(version, int) or not -_MAX_INT64 <= version <= _MAX_INT64:
         raise InvalidArgumentError(f"version: {version!r}, wanted an int of 64 bits")
     return version
@@ -90,7 +90,7 @@ def _head(model: str, options: Options) -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def _tensor_head(spec: TensorSpec, data_bytes: int, part: Part | None = None) -> bytes:
-    """What stands before a tensor's `data_bytes` bytes, or all of it if it has none."""
+    """The bytes before a tensor's `data_bytes` bytes; everything if it has none."""
     inner = (
         _wire.bytes_field(1, spec.name.encode())
         + _wire.int_field(2, spec.dtype.number)
@@ -118,8 +118,8 @@ def encode(
 ) -> list[bytes | memoryview]:
     """The message, in parts to be joined. InvalidArgumentError for more than 2 GiB.
 
-    `placed`, if it has any, are the outputs that are wanted, each with where it goes, instead of
-    those of `options`; with `unnamed_outputs` also all others that do not come on request.
+    `placed`, if not empty, are the wanted outputs with their places, instead of those of `options`;
+    with `unnamed_outputs` also all others except those on request.
     """
     if placed:
         options = replace(options, outputs=())
@@ -142,12 +142,12 @@ def encode(
 
 
 def encode_without_data(model: str, options: Options, specs: Sequence[TensorSpec]) -> bytes:
-    """The request as a stream's header carries it."""
+    """The request in the form of a stream's header."""
     return message_head(model, options) + b"".join(_tensor_head(spec, 0) for spec in specs)
 
 
 def total_bytes(inputs: Sequence[Input]) -> int:
-    """Of the inputs' elements."""
+    """The bytes of the inputs' elements."""
     return sum(each.nbytes for each in inputs)
 
 

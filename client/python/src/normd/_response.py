@@ -1,4 +1,4 @@
-"""What comes back from a call."""
+"""The response of a call."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from normd.errors import InvalidArgumentError, ProtocolError
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Where a request's time went on the server, in nanoseconds."""
+    """The stages of a request's time on the server, in nanoseconds."""
 
     decode_ns: int = 0  # Parsing, validation, admission.
-    queue_ns: int = 0  # Admitted, until a lane took its batch.
-    gather_ns: int = 0  # To the lane's memory; of the whole batch.
+    queue_ns: int = 0  # From admission until a lane took the batch.
+    gather_ns: int = 0  # To the lane's memory; for the whole batch.
     copy_in_ns: int = 0  # To the device; 0 on the CPU.
-    compute_ns: int = 0  # The kernels; of the whole batch.
+    compute_ns: int = 0  # The kernels; for the whole batch.
     copy_out_ns: int = 0  # From the device; 0 on the CPU.
 
 
 @dataclass(frozen=True)
 class BatchInfo:
-    """The batch that a request rode in."""
+    """The batch that a request was part of."""
 
     id: int = 0  # Counts batches since the server started.
     requests: int = 0  # Including this one.
-    bytes: int = 0  # Of the inputs.
+    bytes: int = 0  # Input bytes.
     lane: str = ""  # Such as "cpu:0".
 
 
@@ -40,10 +40,10 @@ class Response:
     """The result of Client.call.
 
     Attributes:
-      model, version: which computed it.
-      outputs: the results by name, in the model's order; at least one.
-      stages: where the time went; of a stream sums over its pieces.
-      batch: which batch it rode in; None for a request that went as a stream.
+    model, version: the model that computed it.
+    outputs: the results by name, in the model's order; at least one.
+    stages: the times of the stages; for a stream sums over its pieces.
+    batch: the batch that it was part of; None for a request that went as a stream.
     """
 
     model: str
@@ -59,7 +59,7 @@ class Response:
 
 
 def only(outputs: Mapping[str, Any]) -> Any:
-    """The only one of a model's outputs."""
+    """The only output of a model."""
     if len(outputs) != 1:
         names = ", ".join(f'"{name}"' for name in outputs)
         raise InvalidArgumentError(
@@ -72,7 +72,7 @@ _STAGES = ("", *StageTimes.__dataclass_fields__)
 
 
 def decode_stages(data: bytes, at: int, end: int) -> StageTimes:
-    """A StageTimes message."""
+    """Reads a StageTimes message."""
     found = {
         _STAGES[number]: _wire.signed(value)
         for number, kind, value, _ in _wire.fields(data, at, end)
@@ -104,7 +104,8 @@ def _decode_part(data: bytes, at: int, end: int) -> Part:
 
 
 class ReceivedTensor(NamedTuple):
-    """A Tensor message: what it is, and where its bytes are: in the message, or in a region."""
+    """A Tensor message: its type and shape, and the place of its bytes, in the message or in a
+    region."""
 
     spec: TensorSpec
     begin: int
@@ -112,7 +113,7 @@ class ReceivedTensor(NamedTuple):
     part: Part | None
 
     def check(self) -> None:
-        """ProtocolError unless it has as many bytes as its shape asks for."""
+        """ProtocolError unless it has the bytes of its shape."""
         nbytes = self.end - self.begin if self.part is None else self.part.nbytes
         if nbytes != self.spec.nbytes or (self.part is not None and self.end > self.begin):
             raise ProtocolError(
@@ -122,7 +123,7 @@ class ReceivedTensor(NamedTuple):
 
 
 def decode_tensor(data: bytes, at: int, end: int) -> ReceivedTensor:
-    """Reads a Tensor message. ProtocolError for a type or a shape that is none."""
+    """Reads a Tensor message. ProtocolError for an invalid type or shape."""
     name = ""
     number_of_type = 0
     shape: list[int] = []
@@ -158,7 +159,7 @@ class DeviceBytes:
         self.nbytes = int(flat.numel())
 
     def tensor(self, spec: TensorSpec, at: int) -> Any:
-        """An output that lies there."""
+        """An output in this region."""
         return _cuda.view(self.flat, at, spec.shape, spec.dtype)
 
 
@@ -166,7 +167,7 @@ Memory = Array | DeviceBytes
 
 
 class Received(NamedTuple):
-    """A NormalizeResponse, whose tensors stay in the message, or where they were written."""
+    """A NormalizeResponse, whose tensors stay in the message, or in place."""
 
     message: bytes
     model: str
@@ -175,10 +176,10 @@ class Received(NamedTuple):
     stages: tuple[int, int]
     batch: tuple[int, int]
     memory: Mapping[str, Memory]  # The regions that outputs are in, by name.
-    made: dict[str, Any] | None = None  # The outputs, where they are there already.
+    made: dict[str, Any] | None = None  # The outputs, if they have already been made.
 
     def response(self, inputs: Sequence[Input], out: object) -> Response:
-        """What the caller gets, its outputs as `outputs` makes them."""
+        """The caller's result; `outputs` makes its outputs."""
         return Response(
             self.model,
             self.version,
@@ -188,7 +189,7 @@ class Received(NamedTuple):
         )
 
     def outputs(self, inputs: Sequence[Input], out: object) -> dict[str, Any]:
-        """The results, of the kind of the first input, or in the arrays of `out`."""
+        """The results, as tensors of the first input's kind, or in the arrays of `out`."""
         if self.made is not None:
             return self.made
         given = named_outputs(out, [each.spec.name for each in self.tensors])
@@ -223,7 +224,7 @@ class Received(NamedTuple):
 
 
 def _from_device(there: Any, spec: TensorSpec, first: Input, out: Any) -> Any:
-    """An output on a device, copied to `out`, or to memory of its own of the first input's kind."""
+    """An output on a device, copied to `out`, or to new memory of the first input's kind."""
     if out is None and first.tensor is not None:
         return there.clone()
     if _torch.is_tensor(out):
@@ -249,7 +250,7 @@ def _fill(out: Any, array: Array, spec: TensorSpec) -> Any:
 
 
 def named_outputs(out: object, names: Sequence[str]) -> dict[str, object] | None:
-    """Where the results go that are wanted, by their names; None: all, to memory of their own.
+    """The places of the wanted results, by name; None: all, in memory of their own.
 
     InvalidArgumentError for a name that no output has.
     """

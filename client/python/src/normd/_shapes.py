@@ -1,4 +1,4 @@
-"""The outputs that a model gives for inputs of certain shapes, from what GetModel tells."""
+"""The outputs of a model for inputs of certain shapes, computed from GetModel's answer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _OWN_DIMENSIONS = -3
 
 
 class _Bound:
-    """What stands for the numbers of the patterns that all tensors of a request share."""
+    """The values of the patterns' wildcards, which all tensors of a request share."""
 
     def __init__(self) -> None:
-        self.sizes: dict[int, int] = {}  # By the place in the pattern.
+        self.sizes: dict[int, int] = {}  # By place in the pattern.
         self.dimensions: tuple[int, ...] | None = None
 
     def bind(self, pattern: Sequence[int], shape: tuple[int, ...]) -> None:
-        """Takes what the shape says; of one that does not fit, something."""
+        """Binds the wildcards to the shape; if it does not fit, to some values."""
         at = 0
         for place, size in enumerate(pattern):
             if size in (_DIMENSIONS, _OWN_DIMENSIONS):
@@ -36,7 +36,7 @@ class _Bound:
             at += 1
 
     def fill(self, pattern: Sequence[int]) -> tuple[int, ...] | None:
-        """None where something is not bound."""
+        """None if something is not bound."""
         shape: list[int] = []
         for place, size in enumerate(pattern):
             if size == _DIMENSIONS and self.dimensions is not None:
@@ -53,9 +53,9 @@ class _Bound:
 def output_bytes(
     model: ModelInfo, inputs: Sequence[TensorSpec], wanted: Sequence[str]
 ) -> dict[str, int] | None:
-    """The bytes of each output by name: of those wanted, or of all that come without a wish.
+    """The bytes of each output by name: of the wanted ones, or of all default ones.
 
-    None if they cannot be told, or the inputs are not the model's: the server will say why.
+    None if they cannot be computed, or the inputs are not the model's: the server will say why.
     """
     known = {each.name: each for each in model.inputs}
     bound = _Bound()

@@ -1,11 +1,10 @@
-"""Which calls of a client put tensors into memory that the server has mapped too, and where.
+"""Which calls put tensors into memory that the server has mapped too, and where.
 
 Arrays in a region of the caller's (Client.share) stay where they are. Others are copied into a
-region of the pool, if all allows it: the server is on this machine and takes regions, and there is
-so much to send that it pays. What goes wrong with a region of the pool is nobody's error: the call
-is made again with messages.
+region of the pool if the server is on this machine and takes regions, and the size makes it pay.
+Errors with regions of the pool are not reported: the call is repeated with messages.
 
-Nothing here waits: both clients do, each in its way, what the steps ask for.
+Nothing here waits: each client does what the steps ask for, in its own way.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from normd.errors import (
 from normd.retry import Attempts
 from normd.shared_memory import SharedRegion, whole_pages
 
-# From so many bytes of inputs on it pays to copy them into a region.
+# The input size from which copying into a region pays.
 _POOL_FROM_BYTES = 64 << 10
-# After a server has refused a region, none is offered for so long; and after a call with one has
-# failed, as it does where another server listens at the address.
+# The pause after a server has refused a region, or a call with one has failed, as it does if
+# another server listens at the address.
 _PAUSE_S = 30.0
 _PAUSE_AFTER_CALL_S = 1.0
 
@@ -49,7 +48,7 @@ OFF = "off"
 
 
 class _Room(NamedTuple):
-    """What the tensors of a call take in a region of the pool, each in pages of its own."""
+    """The size of a call's tensors in a region of the pool, each in pages of its own."""
 
     inputs: list[int]
     outputs: dict[str, int]
@@ -60,15 +59,15 @@ class _Room(NamedTuple):
 
 
 class _Places(NamedTuple):
-    """A call's inputs, with where they are in regions of the caller's, and its outputs there."""
+    """A call's inputs, with their places in the caller's regions, and its outputs there."""
 
     inputs: list[Input]
-    placed: dict[str, Part | None]  # All that are wanted; empty: none lies there.
+    placed: dict[str, Part | None]  # All wanted outputs; empty: none lies there.
     memory: dict[str, Array]
 
 
 class Sharing:
-    """What one client shares with its server. Thread-safe."""
+    """The memory that one client shares with its server. Thread-safe."""
 
     def __init__(self, target: str, mode: str, token: str | None, sizes: OutputSizes) -> None:
         """`mode`: "auto", "off", or the server's --shared_memory_listen."""
@@ -86,7 +85,7 @@ class Sharing:
         self._sizes = sizes
 
     def close(self) -> None:
-        """Has the server let all regions go."""
+        """Makes the server release all regions."""
         self._pool_from = math.inf
         self._pool.close()
         for region in list(self._regions):
@@ -121,7 +120,7 @@ class Sharing:
         out: object,
         attempts: Attempts,
     ) -> Steps[Received]:
-        """The call, with tensors in regions as far as that can be."""
+        """The call, with as many tensors in regions as possible."""
         places = self._find_places(inputs, out)
         placed = places.placed
         received = None
@@ -134,7 +133,7 @@ class Sharing:
         return received
 
     def _find_places(self, inputs: Sequence[Input], out: object) -> _Places:
-        """What of a call lies in regions of the caller's."""
+        """The part of a call that lies in the caller's regions."""
         regions = [region for region in list(self._regions) if not region.closed]
         memory: dict[str, Array] = {}
 
@@ -159,8 +158,8 @@ class Sharing:
     def _with_pool(
         self, model: str, options: Options, places: _Places, attempts: Attempts
     ) -> Steps[Received | None]:
-        """One attempt, its outputs and what lies in no region in one of the pool's. None: that
-        goes in messages."""
+        """One attempt, with its outputs and the remaining inputs in a region of the pool. None: it
+        has to go in messages."""
         room = yield from self._room(model, options, places.inputs)
         lease = None if room is None else (yield from self._lease(room))
         if room is None or lease is None:
@@ -175,20 +174,20 @@ class Sharing:
             if not may_be_the_regions(error):
                 yield Pause(attempts.wait_after(error))
             return None
-        except BaseException:  # The caller has gone, and the server may still compute.
+        except BaseException:  # The caller is gone, and the server may still compute.
             lease.drop()
             raise
         return received
 
     def _room(self, model: str, options: Options, inputs: Sequence[Input]) -> Steps[_Room | None]:
-        """None where the server takes no regions, or there is no telling what comes of the call."""
+        """None if the server takes no regions, or the outputs cannot be computed."""
         try:
             if not (yield from self._find_address()):
                 self._pause()
                 return None
             specs = [each.spec for each in inputs]
             outputs = yield from self._sizes.find(model, options, specs)
-        except Error:  # Of calls that the caller has not made.
+        except Error:  # From calls that the caller has not made.
             self._pause()
             return None
         return (
@@ -217,7 +216,7 @@ class Sharing:
         return self._address
 
     def _forget(self, model: str, options: Options) -> None:
-        """After a failure, of which a new server or version may be the cause."""
+        """After a failure that a new server or version may have caused."""
         self._sizes.forget(model, options)
         self._pool.clear()
         self._pause(_PAUSE_AFTER_CALL_S)
@@ -229,7 +228,7 @@ class Sharing:
 
 
 def is_local(target: str) -> bool:
-    """Whether a target of gRPC's is one address of this machine, as far as its text says so."""
+    """Whether a gRPC target is one address of this machine, by its text."""
     if target.startswith("unix:"):
         return True
     for scheme in ("dns:", "ipv4:", "ipv6:", "///"):
@@ -248,7 +247,7 @@ def is_local(target: str) -> bool:
 def _fill(
     lease: Lease, room: _Room, model: str, options: Options, inputs: Sequence[Input]
 ) -> list[bytes | memoryview]:
-    """The request, its inputs copied into the region."""
+    """The request, with its inputs copied into the region."""
     name = lease.region.name
     at = 0
     found = []
@@ -274,7 +273,7 @@ def may_be_the_regions(error: Error) -> bool:
 
 
 def _place(value: object, part_of: Callable[[memoryview], Part | None]) -> Part | None:
-    """Where the server writes an array of `out`, if it can."""
+    """The place in which the server writes an array of `out`, if it can."""
     if not isinstance(value, np.ndarray) or not value.flags.c_contiguous:
         return None
     return part_of(bytes_of(value)) if value.flags.writeable else None

@@ -1,4 +1,4 @@
-"""How large the outputs of a call are, before it is made."""
+"""The sizes of a call's outputs, computed before it is made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from normd.models import ModelInfo
 
 
 class OutputSizes:
-    """What the server has told of its models. Thread-safe."""
+    """The server's answers about its models. Thread-safe."""
 
     def __init__(self) -> None:
         self._models: dict[tuple[str, int], ModelInfo] = {}
@@ -22,7 +22,7 @@ class OutputSizes:
     def find(
         self, model: str, options: Options, inputs: Sequence[TensorSpec]
     ) -> Steps[dict[str, int] | None]:
-        """The bytes of each output by name. None where there is no telling: the call will say why.
+        """The bytes of each output by name. None if they cannot be computed: the call will say why.
 
         Raises the errors of asking the server.
         """
@@ -36,5 +36,5 @@ class OutputSizes:
         return None if info is None else output_bytes(info, inputs, options.outputs)
 
     def forget(self, model: str, options: Options) -> None:
-        """After a failure, of which a new server or version may be the cause."""
+        """After a failure that a new server or version may have caused."""
         self._models.pop((model, options.version), None)

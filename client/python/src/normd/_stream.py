@@ -1,6 +1,6 @@
-"""A NormalizeStream call without its transport: which bytes go out, and where those that come go.
+"""A NormalizeStream call without its transport: its outgoing and its incoming bytes.
 
-Client and aio.Client move the messages; what stands in them is here.
+Client and aio.Client move the messages; this module has their contents.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEFAULT_CHUNK_BYTES = 1 << 20
 
 
 class Source(Protocol):
-    """Where an input comes from. It may be read again from its beginning."""
+    """The source of an input. It may be read again from its beginning."""
 
     spec: TensorSpec
 
@@ -41,20 +41,20 @@ class Source(Protocol):
         """The tensor's bytes from `offset` on, which must be there."""
 
     def close(self) -> None:
-        """Lets go of what it is read from."""
+        """Releases the source."""
 
 
 class Sink(Protocol):
-    """Where an output goes."""
+    """The destination of an output."""
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Takes the output's next bytes, which are those from `offset` on."""
+        """Takes the output's next bytes, from `offset` on."""
 
     def commit(self) -> Any:
-        """The output is whole: what the caller gets."""
+        """The output is complete: returns the caller's result."""
 
     def abort(self) -> None:
-        """The call has failed: what was written is not the output."""
+        """The call has failed: the written bytes are not the output."""
 
 
 class ArraySource:
@@ -69,7 +69,7 @@ class ArraySource:
         return self.input.data[offset : offset + size]
 
     def close(self) -> None:
-        """Nothing: the array is the caller's."""
+        """Does nothing: the array is the caller's."""
 
 
 class ArraySink:
@@ -89,16 +89,15 @@ class ArraySink:
         return self._result(self._array)
 
     def abort(self) -> None:
-        """Nothing: what the array then holds is unspecified."""
+        """Does nothing: the array's contents are then unspecified."""
 
 
 class StreamOrder:
-    """Which bytes of which tensor come next: a sample of each in turn; a single tensor as it is."""
+    """The order of the bytes: a sample of each tensor in turn; a single tensor unchanged."""
 
     def __init__(self, specs: Sequence[TensorSpec], samples: int) -> None:
-        """Each tensor has `samples` samples of one size. 0, which older servers say: a sample is
-        the last dimension. ProtocolError for tensors that do not divide so.
-        """
+        """Each tensor has `samples` samples of one size. 0, from older servers: a sample is the
+        last dimension. ProtocolError for tensors that do not divide like this."""
         self._samples = [_sample_bytes(spec, samples) for spec in specs]
         self._at = [0] * len(specs)
         self._next = 0
@@ -159,7 +158,7 @@ class Sources(Closing):
         return [source.spec for source in self.sources]
 
     def order(self, names: Sequence[str]) -> None:
-        """Puts the inputs into the model's order. One that it has not is left for the server."""
+        """Sorts the inputs in the model's order. The server judges unknown ones."""
         places = {name: place for place, name in enumerate(names)}
         self.sources.sort(key=lambda source: places.get(source.spec.name, len(places)))
 
@@ -188,7 +187,7 @@ class Sources(Closing):
         return _wire.length_head(1, len(inner)) + inner
 
     def result_of(self, array: Array, spec: TensorSpec) -> Any:
-        """A fresh array as the kind of tensor that the first input is."""
+        """A new array as the first input's kind of tensor."""
         first = self.sources[0]
         return (
             first.input.make_result(array, spec.dtype) if isinstance(first, ArraySource) else array
@@ -210,7 +209,7 @@ def checked_chunk_bytes(chunk_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class StreamHeader:
-    """What the server says first."""
+    """The server's first message."""
 
     model: str
     version: int
@@ -246,7 +245,7 @@ def _decode_trailer(data: bytes, at: int, end: int) -> StageTimes:
 
 @dataclass
 class Reception:
-    """Takes the server's messages one after the other and holds them against the protocol."""
+    """Takes the server's messages in turn and checks them against the protocol."""
 
     sources: Sources
     out: object  # As the caller gave it.
@@ -310,7 +309,7 @@ class Reception:
             data = data[run:]
 
     def commit(self) -> Response:
-        """The call has ended well. ProtocolError unless everything has come."""
+        """The call has succeeded. ProtocolError unless everything has come."""
         if self.header is None or self._stages is None:
             raise ProtocolError("the server's response: it ended before the trailer")
         outputs = {name: sink.commit() for name, sink in self._sinks.items()}
@@ -323,7 +322,7 @@ class Reception:
 
 
 def _tensor_sink(out: Any, spec: TensorSpec) -> Sink:
-    """Fills memory of the host's, and at the end the tensor from that."""
+    """Fills host memory, and at the end the tensor from that."""
     _torch.check_out(out, spec.dtype, spec.shape, "out")
 
     def result(filled: Array) -> Any:
@@ -334,10 +333,10 @@ def _tensor_sink(out: Any, spec: TensorSpec) -> Sink:
 
 
 class ProgressBar(Closing):
-    """Reports the output's bytes to a callable, to a bar of tqdm's, or to nobody."""
+    """Reports the output's bytes to a callable, to a tqdm bar, or to nobody."""
 
     def __init__(self, progress: Progress) -> None:
-        """InvalidArgumentError where tqdm is wanted and not installed."""
+        """InvalidArgumentError if tqdm is wanted and not installed."""
         self._callback = progress if callable(progress) else None
         self._tqdm = progress is True
         self._bar: Any = None
@@ -351,12 +350,12 @@ class ProgressBar(Closing):
                 ) from None
 
     def close(self) -> None:
-        """Ends the bar where it is."""
+        """Ends the bar at its position."""
         if self._bar is not None:
             self._bar.close()
 
     def update(self, done: int, total: int) -> None:
-        """So many of the output's bytes are there."""
+        """Reports this many of the output's bytes."""
         if self._callback is not None:
             self._callback(done, total)
         elif self._tqdm:
@@ -368,7 +367,7 @@ class ProgressBar(Closing):
 
 
 def checked_outputs(out: object) -> None:
-    """Refuses what no output can go to before a call is made. InvalidArgumentError."""
+    """Refuses an invalid `out` before a call is made. InvalidArgumentError."""
     values = out.values() if isinstance(out, Mapping) else [out]
     for value in values:
         if value is None or _is_path(value) or isinstance(value, np.ndarray):

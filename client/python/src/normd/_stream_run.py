@@ -27,7 +27,7 @@ from normd.retry import Attempts
 
 @dataclass(frozen=True)
 class StreamRequest:
-    """What Client.normalize_stream is given."""
+    """The arguments of Client.normalize_stream."""
 
     model: str
     inputs: object
@@ -49,8 +49,8 @@ class StreamRun:
         attempts: Attempts,
         request: StreamRequest,
     ) -> None:
-        """`start` makes a call of gRPC's, from its messages and timeout; `input_names` asks for
-        those of a model's version, in its order."""
+        """`start` makes a gRPC call from its messages and timeout; `input_names` asks for the
+        inputs of a model's version, in its order."""
         self._start = start
         self._input_names = input_names
         self._to_error = to_error

@@ -40,21 +40,21 @@ class Part(NamedTuple):
 
 
 class Input(NamedTuple):
-    """An input of a call: dense, row-major, little-endian in the host's memory, or on a device."""
+    """An input of a call: dense, row-major, little-endian in host memory, or on a device."""
 
     spec: TensorSpec
-    data: memoryview  # Its bytes; of the caller's memory wherever that has this form.
+    data: memoryview  # Its bytes; the caller's memory if that has this form.
     make_result: MakeResult
-    part: Part | None = None  # Where the server finds them too; else they are sent.
-    tensor: Any = None  # PyTorch's, of a CUDA device, as the caller has it; then `data` is empty.
+    part: Part | None = None  # Its place for the server; None: it is sent.
+    tensor: Any = None  # PyTorch's, on a CUDA device, unchanged; `data` is then empty.
 
     @property
     def nbytes(self) -> int:
-        """Of its elements."""
+        """The bytes of its elements."""
         return self.data.nbytes if self.tensor is None else self.spec.nbytes
 
     def on_host(self) -> Input:
-        """The same in the host's memory, to which this copies it."""
+        """A copy in host memory."""
         if self.tensor is None:
             return self
         array = _torch.on_host(self.tensor, self.spec.dtype)
@@ -72,7 +72,7 @@ def bytes_of(array: Array) -> memoryview:
 
 @functools.lru_cache(maxsize=64)
 def _numpy_result(like: np.dtype[Any]) -> MakeResult:
-    """Views of the input's type in the host's byte order, or of the result's, if that differs."""
+    """Views in the host's byte order of the input's type, or of the result's, if that differs."""
     of_input = like.newbyteorder("=") if like.kind == "f" else like
     input_type = _dtypes.of_numpy(like, "")
 
@@ -98,9 +98,9 @@ def _as_array(value: object, where: str) -> Array:
 
 
 def to_input(name: str, value: object) -> Input:
-    """An input from an array or tensor of the caller's; InvalidArgumentError names what is wrong.
+    """An input from an array or tensor of the caller's; InvalidArgumentError names the problem.
 
-    Copies only what is not dense, row-major and little-endian in the host's memory; a tensor of a
+    Copies only data that is not dense, row-major and little-endian in host memory; a tensor of a
     CUDA device stays there.
     """
     where = f'input "{name}": ' if name else ""
@@ -120,7 +120,7 @@ def to_input(name: str, value: object) -> Input:
 
 
 def named(values: object) -> dict[str, object]:
-    """The inputs by name; an only one that comes without a name has the empty one."""
+    """The inputs by name; an only unnamed one has the empty name."""
     if not isinstance(values, Mapping):
         return {"": values}
     if not values:

@@ -22,7 +22,7 @@ def is_tensor(value: object) -> bool:
 
 
 def checked(tensor: Any, where: str) -> tuple[DataType, Any]:
-    """The tensor's type, and itself without autograd's part.
+    """The tensor's type, and the tensor without autograd.
 
     InvalidArgumentError, with `where` before the field, for other types and for tensors that
     autograd follows: a call has no gradient.
@@ -42,7 +42,7 @@ def checked(tensor: Any, where: str) -> tuple[DataType, Any]:
 
 
 def data_type(dtype: Any, where: str) -> DataType:
-    """What a type of PyTorch's is here; InvalidArgumentError for another."""
+    """The data type of a PyTorch type; InvalidArgumentError for another."""
     found = _dtypes.BY_NAME.get(str(dtype).removeprefix("torch."))
     if found is None:
         raise InvalidArgumentError(f"{where}dtype: {dtype}, wanted {_dtypes.WANTED}")
@@ -64,18 +64,18 @@ def on_host(tensor: Any, dtype: DataType) -> Array:
 
 
 def _bits_of(dtype: DataType) -> str | None:
-    """The integers as which elements go between NumPy and PyTorch, where NumPy has no such type."""
+    """The integers that carry elements between NumPy and PyTorch if NumPy has no such type."""
     return {_dtypes.BFLOAT16: "int16", _dtypes.FLOAT8_E4M3: "int8"}.get(dtype)
 
 
 def type_of(dtype: DataType) -> Any:
-    """PyTorch's type of this one."""
+    """PyTorch's name of this type."""
     name = "float8_e4m3fn" if dtype is _dtypes.FLOAT8_E4M3 else dtype.name
     return getattr(sys.modules["torch"], name)
 
 
 def result_like(tensor: Any) -> Callable[[Array, DataType], Any]:
-    """Makes results: tensors of their own memory on the device of `tensor`."""
+    """Makes results: tensors with their own memory on the device of `tensor`."""
     torch: Any = sys.modules["torch"]
     device = tensor.device
 
@@ -88,7 +88,7 @@ def result_like(tensor: Any) -> Callable[[Array, DataType], Any]:
 
 
 def fill(out: Any, array: Array, dtype: DataType) -> None:
-    """Copies elements into a tensor of this type and their shape, on whatever device."""
+    """Copies elements into a tensor of this type and their shape, on any device."""
     torch: Any = sys.modules["torch"]
     if out.device.type == "cpu":
         if out.data_ptr() != array.__array_interface__["data"][0]:
@@ -112,7 +112,7 @@ def check_out(out: Any, dtype: DataType, shape: tuple[int, ...], where: str) -> 
 
 
 def _copy(to: Any, array: Array, dtype: DataType) -> None:
-    """Into a tensor of the host's memory."""
+    """Writes into a tensor in host memory."""
     bits = _bits_of(dtype)
     if bits is None:
         np.copyto(to.numpy(), array)

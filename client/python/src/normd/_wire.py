@@ -32,12 +32,12 @@ def varint(value: int) -> bytes:
 
 
 def int_field(number: int, value: int) -> bytes:
-    """A field of an integer type; nothing for 0, which is what an absent field means."""
+    """A field of an integer type; nothing for 0, which an absent field means."""
     return varint(number << 3 | VARINT) + varint(value) if value else b""
 
 
 def length_head(number: int, size: int) -> bytes:
-    """What stands before the `size` bytes of a string, a message or packed numbers."""
+    """The bytes before the `size` bytes of a string, a message or packed numbers."""
     return varint(number << 3 | LENGTH) + varint(size)
 
 
@@ -64,8 +64,8 @@ def fields(  # noqa: PLR0912 The short forms of varints are read in place.
 ) -> Iterator[tuple[int, int, int, int]]:
     """Walks over a message's fields in `data[at:end]`: (number, kind, value or begin, end).
 
-    A VARINT field gives its value, as an unsigned 64-bit number, and 0; a LENGTH field gives where
-    its bytes begin and end. Others are passed over: the protocol has none.
+    A VARINT field gives its value, as an unsigned 64-bit number, and 0; a LENGTH field gives the
+    begin and end of its bytes. Others are skipped: the protocol has none.
     """
     while at < end:
         tag = data[at]
@@ -76,7 +76,7 @@ def fields(  # noqa: PLR0912 The short forms of varints are read in place.
         if number == 0:
             raise ProtocolError("malformed protobuf: field number 0")
         if kind == LENGTH:
-            if at < end and data[at] <= 0x7F:  # As nearly all are; faster so.
+            if at < end and data[at] <= 0x7F:  # Nearly all are; this is faster.
                 size = data[at]
                 at += 1
             else:
@@ -103,14 +103,14 @@ def fields(  # noqa: PLR0912 The short forms of varints are read in place.
 
 
 def signed(value: int) -> int:
-    """The int64 that a varint's 64 bits mean."""
+    """The int64 of a varint's 64 bits."""
     return value - (1 << 64) if value >> 63 else value
 
 
 def packed(data: bytes, at: int, end: int) -> list[int]:
     """The numbers of a packed field of int64."""
     part = data[at:end]
-    if part.isascii():  # Each number is one byte; faster so.
+    if part.isascii():  # Each number is one byte; this is faster.
         return list(part)
     values = []
     while at < end:

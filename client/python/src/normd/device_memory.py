@@ -1,6 +1,6 @@
 """Memory of a CUDA device that a client shares with a server on the same machine.
 
-The server's kernels read and write it where it lies (docs/shared_memory.md of the project).
+The server's kernels read and write it in place (docs/shared_memory.md of the project).
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from normd.shared_memory import whole_pages
 class DeviceRegion(Closing):
     """Zeroed memory of a CUDA device that a server has opened too. Made by `Client.share`.
 
-    PyTorch tensors in it are inputs, and `out`, of calls of that client, and are then copied
-    nowhere. Others, and those with other strides, are copied into memory of the client's own on the
-    device.
+    PyTorch tensors in it can be inputs, and `out`, of that client's calls, without any copy.
+    Others, and those with other strides, are copied into the client's own memory on the device.
 
-    A call's inputs are read after the work that PyTorch's current stream of the device was given
-    before the call; work on other streams is the caller's to wait for. The client waits for that
-    work before it sends the request. When a call returns, its result is there. The server has the
-    memory until `close`; its tensors stay valid, as memory of this process alone. Thread-safe but
-    for its bytes, which must not change while a call uses them.
+    A call reads its inputs after the work that PyTorch's current stream of the device had before
+    the call; the caller has to wait for work on other streams. The client waits for that work
+    before it sends the request. When a call returns, its result is complete. The server has the
+    memory until `close`; its tensors stay valid, as memory of this process alone. Thread-safe
+    except for its bytes, which must not change while a call uses them.
     """
 
     def __init__(self, registrar: Registrar, memory: DeviceMemory, name: str, flat: Any) -> None:
@@ -38,9 +37,9 @@ class DeviceRegion(Closing):
         self._memory = memory
         self._name = name
         self._lock = threading.Lock()
-        self._end = 0  # Of the tensors made so far; of the lock.
+        self._end = 0  # The end of the tensors made so far; guarded by the lock.
         self._flat = flat
-        # The registrar holds the memory until the server has let it go.
+        # The registrar holds the memory until the server has released it.
         self._given_up = weakref.finalize(self, registrar.give_up, name)
         self._given_up.atexit = False
 
@@ -50,17 +49,17 @@ class DeviceRegion(Closing):
 
     @property
     def name(self) -> str:
-        """As it is registered."""
+        """The registered name."""
         return self._name
 
     @property
     def nbytes(self) -> int:
-        """Its size: what was asked for, in whole blocks of 2 MiB."""
+        """The requested size, rounded up to blocks of 2 MiB."""
         return self._memory.nbytes
 
     @property
     def device(self) -> int:
-        """The device's number, as PyTorch counts."""
+        """The device's number in PyTorch."""
         return self._memory.device
 
     @property
@@ -70,22 +69,22 @@ class DeviceRegion(Closing):
 
     @property
     def bytes(self) -> Any:
-        """All of it: a tensor of uint8."""
+        """The whole region: a tensor of uint8."""
         return self._flat
 
     def tensor(
         self, shape: int | tuple[int, ...], dtype: Any = None, *, offset: int | None = None
     ) -> Any:
-        """A contiguous PyTorch tensor in the region; zeros in memory that nobody has used.
+        """A contiguous PyTorch tensor in the region; unused memory is zero.
 
         Args:
-          shape, dtype: as torch.empty's; one of the types that calls take or return, float32 by
-            default.
-          offset: where it begins, in bytes, a multiple of the element; None: at the next whole page
-            behind all tensors made so far.
+        shape, dtype: as in torch.empty; one of the types that calls take or return, float32 by
+        default.
+        offset: its begin in bytes, a multiple of the element's size; None: the next whole page
+        after all tensors made so far.
 
         Raises:
-          InvalidArgumentError: it does not fit, or has another type.
+        InvalidArgumentError: it does not fit, or has another type.
         """
         torch: Any = sys.modules["torch"]
         of_tensor = _torch.data_type(torch.float32 if dtype is None else dtype, "")
@@ -105,11 +104,11 @@ class DeviceRegion(Closing):
                     f"{self.nbytes}"
                 )
             self._end = max(self._end, begin + size)
-        with torch.inference_mode(False):  # For calls in it and others.
+        with torch.inference_mode(False):  # For calls in inference mode and others.
             return _cuda.view(self._flat, begin, dims, of_tensor)
 
     def find(self, tensor: Any) -> int | None:
-        """Where a tensor begins in the region; None: it is elsewhere, or the region is closed."""
+        """A tensor's begin in the region; None: it is elsewhere, or the region is closed."""
         if self.closed or not tensor.is_contiguous() or not tensor.numel():
             return None
         at = int(tensor.data_ptr()) - self._memory.address
@@ -117,14 +116,15 @@ class DeviceRegion(Closing):
         return at if 0 <= at <= self.nbytes - nbytes else None
 
     def give_up(self) -> None:
-        """As `close`, with no wait: the client unregisters it later."""
+        """Like `close`, but without waiting: the client unregisters the region later."""
         self._given_up()
 
     def close(self) -> None:
-        """Has the server let it go, when the calls that use it have ended. Waits for its reply.
+        """Makes the server release the region, when the calls that use it have ended. Waits for its
+        reply.
 
-        May be called again. What a server does not let go now, as one that hangs, the client asks
-        for again when it is closed.
+        May be called again. If a server does not release it now, because it hangs for example, the
+        client asks again when it is closed.
         """
         if self._given_up.alive:
             self.give_up()

@@ -1,8 +1,8 @@
-"""What calls raise.
+"""The exceptions of calls.
 
-Every exception of this package is an `Error`. Those that the server's status brings have the
-class of its code. Where a message has the form that normd gives it ("shape[1]: 3 channels in
-[1, 3, 8], wanted 64"), `field`, `came` and `wanted` are its parts.
+Every exception of this package is an `Error`. Those from the server's status have the class of its
+code. If a message has normd's form ("shape[1]: 3 channels in [1, 3, 8], wanted 64"), `field`,
+`came` and `wanted` are its parts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-# A path of fields, after the input that it is about: `input "y": shape`, `inputs[0].name`.
+# A path of fields, after the input that it belongs to: `input "y": shape`, `inputs[0].name`.
 _FIELD = re.compile(
     r'((?:(?:input|output) "[^"]*": )?[a-z][a-z0-9_]*(?:\[\d+\]|\.[a-z][a-z0-9_]*)*): '
 )
@@ -40,12 +40,12 @@ class Error(Exception):
     """Base of all errors of this package.
 
     Attributes:
-      code: gRPC's code; of errors found before a call, what the server would have said.
-      message: as the server sent it.
-      field: which field is meant, such as "shape[1]" or 'input "y": dtype'; None where the message
-        names none. `came` and `wanted` say what it was and should have been, where they are known.
-      target: the server's address; None for errors found before a call.
-      retry_after: seconds after which the server would take the call; None where it gave no hint.
+    code: gRPC's code; for errors found before a call, the code that the server would use.
+    message: the server's text.
+    field: the field in question, such as "shape[1]" or 'input "y": dtype'; None if the message
+    names none. `came` and `wanted` say what it was and should have been, if they are known.
+    target: the server's address; None for errors found before a call.
+    retry_after: seconds after which the server would take the call; None without a hint.
     """
 
     code = grpc.StatusCode.UNKNOWN
@@ -86,7 +86,7 @@ class NotFoundError(Error, LookupError):
 
 
 class ResourceExhaustedError(Error):
-    """A queue or a budget is full; `retry_after` says when to come again."""
+    """A queue or a budget is full; `retry_after` says when to retry."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
@@ -104,19 +104,19 @@ class AbortedError(Error):
 
 
 class UnavailableError(Error, ConnectionError):
-    """The server cannot be reached, is gone, drains or is not ready; nothing came of the call."""
+    """The server cannot be reached, is gone, drains or is not ready; the call had no effect."""
 
     code = grpc.StatusCode.UNAVAILABLE
 
 
 class DeadlineExceededError(Error, TimeoutError):
-    """`timeout` or `queue_timeout` passed; the message says which if the server saw it pass."""
+    """`timeout` or `queue_timeout` passed; the message says which if the server noticed it."""
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 class CancelledError(Error):
-    """The call was cancelled by the other side, or by a proxy between."""
+    """The other side, or a proxy in between, cancelled the call."""
 
     code = grpc.StatusCode.CANCELLED
 
@@ -128,7 +128,7 @@ class InternalError(Error):
 
 
 class UnimplementedError(Error):
-    """The server does not know the method: it is no normd, or an older one."""
+    """The server does not know the method: it is not normd, or is an older version."""
 
     code = grpc.StatusCode.UNIMPLEMENTED
 
@@ -152,7 +152,7 @@ class DataLossError(Error, OSError):
 
 
 class ProtocolError(InternalError):
-    """What the server sent breaks the protocol."""
+    """The server's message breaks the protocol."""
 
 
 class ClosedError(Error):
@@ -196,7 +196,7 @@ def _pushback(metadata: Any) -> float | None:
 
 
 def from_code(number: int, message: str) -> Error:
-    """The exception for a code of gRPC's that came as a number."""
+    """The exception for a numeric gRPC code."""
     code = next((each for each in grpc.StatusCode if each.value[0] == number), None)
     if code is None:
         return ProtocolError(f"code {number}: {message}")
@@ -204,7 +204,7 @@ def from_code(number: int, message: str) -> Error:
 
 
 def from_rpc(error: Any, target: str) -> Error:
-    """The exception for a call's status, of gRPC's synchronous or asyncio interface."""
+    """The exception for a call's status, from gRPC's synchronous or asyncio interface."""
     code: grpc.StatusCode = error.code()
     details: str = error.details() or code.name
     metadata = error.trailing_metadata()

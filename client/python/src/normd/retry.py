@@ -1,7 +1,7 @@
-"""Which calls are made again, and when.
+"""Which calls are retried, and when.
 
-By hand rather than by gRPC's own retry policy, which gives up on messages over a buffer's size,
-cannot tell a full queue from a message that no retry will make smaller, and costs every call.
+Written here because gRPC's own retry policy gives up on messages over a buffer's size, cannot tell
+a full queue from a message that no retry makes smaller, and costs every call.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from normd.errors import Error, InternalError, ResourceExhaustedError, Unavailab
 
 @dataclass(frozen=True)
 class Retry:
-    """A policy. Retried are calls that change nothing on the server and may be repeated: normalize
-    (the same request has the same result), the model list, server information and health; streams
-    up to the server's header, before a result has been written. Loads and unloads are not.
+    """A policy. It retries calls that change nothing on the server and may be repeated: normalize
+    (the same request has the same result), the model list, server information and health;
+    streams up to the server's header, before a result has been written. It does not retry loads
+    and unloads.
 
-    A call is made again after UNAVAILABLE, and after RESOURCE_EXHAUSTED or INTERNAL if the server
-    says when (`grpc-retry-pushback-ms`), never after its timeout.
+    A call is retried after UNAVAILABLE, and after RESOURCE_EXHAUSTED or INTERNAL if the server says
+    when (`grpc-retry-pushback-ms`), never after its timeout.
 
     Attributes:
-      attempts: in all, the first included; at least 1.
-      initial: seconds before the second attempt. Each further wait is twice as long, `longest` at
-        most; a random share of up to a half is taken off, so that clients do not come together.
-      longest: seconds; a server that asks for a longer wait is not asked again.
+    attempts: in all, including the first; at least 1.
+    initial: seconds before the second attempt. Each further wait is twice as long, `longest` at
+    most; a random share of up to a half is taken off, so that clients do not come together.
+    longest: seconds; a server that asks for a longer wait is not asked again.
     """
 
     attempts: int = 4
@@ -43,7 +44,7 @@ class Retry:
 
 
 class Attempts:
-    """The attempts at one call, and what is left of its time."""
+    """The attempts at one call, and its remaining time."""
 
     def __init__(self, policy: Retry | None, timeout: float | None) -> None:
         self._policy = policy
@@ -51,11 +52,11 @@ class Attempts:
         self._failed = 0
 
     def timeout(self) -> float | None:
-        """Seconds that are left; None: no limit."""
+        """The remaining seconds; None: no limit."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def wait_after(self, error: Error) -> float:
-        """Seconds to wait before the next attempt. Raises `error` if there is to be none."""
+        """The seconds to wait before the next attempt. Raises `error` if there is none."""
         self._failed += 1
         policy = self._policy
         if policy is None or self._failed >= policy.attempts:

@@ -1,6 +1,6 @@
 """Memory that a client shares with a server on the same machine.
 
-What is in it is not sent: a request names the region, and the server reads and writes there
+Tensors in it are not sent: a request names the region, and the server reads and writes there
 (docs/shared_memory.md of the project, which also describes the packets).
 """
 
@@ -41,28 +41,28 @@ _REPLY_TIMEOUT_S = 5.0
 class SharedRegion(Closing):
     """Zeroed memory of this process that a server has mapped too. Made by `Client.share`.
 
-    Arrays in it are inputs, and `out`, of calls of that client, and are then not copied on their
-    way: neither sent nor received. Also PyTorch tensors over them (torch.from_numpy). Views with
-    other strides are copied as those of other arrays are.
+    Arrays in it can be inputs, and `out`, of that client's calls, and are then neither sent nor
+    received, nor copied. So can PyTorch tensors over them (torch.from_numpy). Views with other
+    strides are copied like other arrays.
 
-    The server has it until `close`, or until the process ends in whatever way. Its arrays stay
-    valid, as memory of this process alone. Thread-safe but for its bytes, which must not change
-    while a call uses them.
+    The server has it until `close`, or until the process ends in any way. Its arrays stay valid, as
+    memory of this process alone. Thread-safe except for its bytes, which must not change while a
+    call uses them.
     """
 
     def __init__(self, address: str, nbytes: int, token: str | None = None) -> None:
-        """Makes the memory and hands it over at `address`, a server's --shared_memory_listen.
+        """Makes the memory and passes it to the server at `address`, its --shared_memory_listen.
 
         Raises:
-          InvalidArgumentError: no such address, or no bytes.
-          UnavailableError: nobody takes it there.
-          UnimplementedError: this system has no memory that can be sealed.
-          Error: of the server's, such as ResourceExhaustedError.
+        InvalidArgumentError: an invalid address, or 0 bytes.
+        UnavailableError: nobody listens there.
+        UnimplementedError: this system has no memory that can be sealed.
+        Error: the server's, such as ResourceExhaustedError.
         """
         if not isinstance(nbytes, int) or nbytes <= 0:
             raise InvalidArgumentError(f"nbytes: {nbytes!r}, wanted an int of at least 1")
         self._lock = threading.Lock()
-        self._end = 0  # Of the arrays made so far; of the lock.
+        self._end = 0  # The end of the arrays made so far; guarded by the lock.
         self._socket, self._name, memory = _make(address, nbytes, token)
         self._memory: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         self._begin = int(self._memory.__array_interface__["data"][0])
@@ -71,28 +71,28 @@ class SharedRegion(Closing):
         return f"<normd.SharedRegion of {self.nbytes} bytes{', closed' if self.closed else ''}>"
 
     def __del__(self) -> None:
-        held = getattr(self, "_socket", None)  # Not there where the constructor raised.
+        held = getattr(self, "_socket", None)  # Missing if the constructor raised.
         if held is not None:
             held.close()
 
     @property
     def name(self) -> str:
-        """As the server chose it."""
+        """The name that the server chose."""
         return self._name
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """The size in bytes."""
         return self._memory.nbytes
 
     @property
     def closed(self) -> bool:
-        """Whether the server has let it go."""
+        """Whether the server has released it."""
         return self._socket.fileno() < 0
 
     @property
     def memory(self) -> npt.NDArray[np.uint8]:
-        """All of it."""
+        """The whole region."""
         return self._memory
 
     def array(
@@ -102,15 +102,15 @@ class SharedRegion(Closing):
         *,
         offset: int | None = None,
     ) -> npt.NDArray[Any]:
-        """An array in the region, C-contiguous; zeros in memory that nobody has used.
+        """A C-contiguous array in the region; unused memory is zero.
 
         Args:
-          shape, dtype: as numpy.empty's; one of the types that calls take or return.
-          offset: where it begins, in bytes, a multiple of the element; None: at the next whole page
-            behind all arrays made so far.
+        shape, dtype: as in numpy.empty; one of the types that calls take or return.
+        offset: its begin in bytes, a multiple of the element's size; None: the next whole page
+        after all arrays made so far.
 
         Raises:
-          InvalidArgumentError: it does not fit, or has another type.
+        InvalidArgumentError: it does not fit, or has another type.
         """
         of_array = np.dtype(dtype)
         _dtypes.of_numpy(of_array, "")
@@ -138,19 +138,20 @@ class SharedRegion(Closing):
             )
 
     def find(self, data: memoryview) -> int | None:
-        """Where the bytes begin in the region; None: they are elsewhere, or it is closed."""
+        """The bytes' begin in the region; None: they are elsewhere, or it is closed."""
         if self.closed or not data.nbytes:
             return None
         at = int(np.frombuffer(data, np.uint8).__array_interface__["data"][0]) - self._begin
         return at if 0 <= at <= self.nbytes - data.nbytes else None
 
     def close(self) -> None:
-        """Has the server let it go, when the calls that use it have ended. May be called again."""
+        """Makes the server release it, when the calls that use it have ended. May be called again.
+        """
         self._socket.close()
 
 
 def whole_pages(nbytes: int) -> int:
-    """So many bytes, in whole pages."""
+    """`size` bytes in whole pages."""
     return -(-nbytes // PAGE_BYTES) * PAGE_BYTES
 
 
@@ -190,7 +191,7 @@ def _connect(address: str) -> socket.socket:
 
 
 def _register(connection: socket.socket, fd: int, token: str | None) -> str:
-    """The name that the server gives the region."""
+    """The server's name for the region."""
     text = b"" if token is None else f"Bearer {token}".encode()
     socket.send_fds(connection, [_HEAD.pack(_MAGIC, _REGISTER, 0) + text], [fd])
     reply = connection.recv(_MAX_PACKET_BYTES)

@@ -1,4 +1,4 @@
-"""What the operators' callers are told before a call."""
+"""The checks before a call of an operator."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-# Of kernels/norm_c.h.
+# The numbers of kernels/norm_c.h.
 ACTIVATIONS = {None: 0, "relu": 1, "leaky_relu": 2, "silu": 3, "gelu": 4, "gelu_tanh": 5}
 PRECISIONS = {"float32": 0, "tf32": 1, "bfloat16": 2, "float32_strict": 3}
 
 
 def activation_code(activation: str | None) -> int:
-    """Its number; ValueError for what is none."""
+    """An activation's number; ValueError for an unknown one."""
     try:
         return ACTIVATIONS[activation]
     except KeyError:
@@ -30,7 +30,7 @@ def axes_of(
     `axis` is the first of them, from the front; None: they are the last.
     """
     of_x = x.shape
-    # Most calls, at least cost.
+    # The most frequent calls, at the least cost.
     last = shape if type(shape) is not tuple or len(shape) != 1 else shape[0]
     if axis is None and of_x and last == of_x[-1]:
         return len(of_x) - 1, 1
@@ -47,7 +47,8 @@ def axes_of(
 def axes_apart(
     name: str, x: Tensor, shape: int | Sequence[int], axes: Sequence[int]
 ) -> tuple[int, int, int]:
-    """The first of these dimensions of x, how many follow it at once, and a bit for each other one.
+    """The first of these dimensions of x, how many are adjacent to it, and a bit for each other
+    one.
 
     ValueError unless they ascend and x has that shape there.
     """
@@ -72,10 +73,10 @@ def axes_apart(
 def check_affine(
     name: str, shape: int | Sequence[int], weight: Tensor | None, bias: Tensor | None = None
 ) -> None:
-    """ValueError unless the given ones have the normalized shape.
+    """ValueError unless the given parameters have the normalized shape.
 
     The operators themselves only count elements. For one normalized dimension that is enough; for
-    several, the same number of elements may stand for other places.
+    several, the same number of elements can have other shapes.
     """
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     for argument, tensor in (("weight", weight), ("bias", bias)):
@@ -86,7 +87,7 @@ def check_affine(
 
 
 def divided(name: str, field: str, elements: int, by: int) -> int:
-    """elements / by; ValueError if it is no whole number."""
+    """elements / by; ValueError if it is not a whole number."""
     if by < 1 or elements % by:
         raise ValueError(f"normd.torch.{name}: {field}: {by}, wanted a divisor of {elements}")
     return elements // by

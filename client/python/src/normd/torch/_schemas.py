@@ -1,12 +1,12 @@
-"""The operators' schemas, whose arguments the native kernels read in this order, and their results.
+"""The operators' schemas and results; the native kernels read the arguments in this order.
 
-`axis` and `axes` are the first of the normalized dimensions and their number, as far as they are
-adjacent; `more_axes` has a bit for each further one, 1 << its number. Activations, statistics and
-so on are the numbers of kernels/norm_c.h, which normd.torch.functional has by name.
+`axis` and `axes` are the first of the normalized dimensions and the number of adjacent ones;
+`more_axes` has a bit for each further one, 1 << its number. Activations, statistics and so on are
+the numbers of kernels/norm_c.h; normd.torch.functional has their names.
 
-With axes, what precedes the first one are the samples: gate, scale and shift are [samples,
-normalized elements]. Results with one element a row have x's dimensions beside the normalized ones,
-and behind them the groups, if there are several.
+With axes, the dimensions before the first one are the samples: gate, scale and shift are [samples,
+normalized elements]. Results with one element per row have x's dimensions beside the normalized
+ones, then the groups, if there are several.
 """
 
 from __future__ import annotations
@@ -91,6 +91,6 @@ def functional(name: str, arguments: str, results: tuple[str, ...]) -> str:
 
 
 def out_variant(name: str, arguments: str, results: tuple[str, ...]) -> str:
-    """The schema that writes to tensors of the caller's and returns nothing."""
+    """The schema that writes to the caller's tensors and returns nothing."""
     written = ", ".join(f"Tensor({'abcde'[i]}!) {each}" for i, each in enumerate(results))
     return f"{name}.out({arguments}, *, {written}) -> ()"

@@ -2,10 +2,10 @@
 
 All are for inference: under autograd they raise RuntimeError. Tensors are float32, float64, float16
 or bfloat16, on the CPU or on CUDA, where the work is enqueued on the current stream. A result is
-dense: with the channels last in memory if x has them so, else row-major. What lies otherwise is
-copied once by PyTorch's copy_, which its profiler shows below the operator. `out` takes the result
-in place of a new tensor, and may be x. Errors of the operators are RuntimeError with the argument,
-what came and what was wanted.
+dense: with the channels last in memory if x has them so, else row-major. Tensors with other layouts
+are copied once by PyTorch's copy_, which its profiler shows below the operator. `out` takes the
+result in place of a new tensor, and may be x. Errors of the operators are RuntimeError with the
+argument, what came and what was wanted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from normd.torch._checks import (
 )
 
 _ops = torch.ops.normd
-# Looked up once. Calls leave out what has its default: each argument costs some 0.1 us.
+# Looked up once. Calls omit default arguments: each argument costs some 0.1 us.
 _instance_norm = _ops.instance_norm.default
 _batch_norm = _ops.batch_norm.default
 _group_norm = _ops.group_norm.default
@@ -40,13 +40,13 @@ _AXES_FORM = 1
 
 
 class Quantized(NamedTuple):
-    """A quantized result: `values * scales` is what it stands for.
+    """A quantized result; it stands for `values * scales`.
 
     Attributes:
-      values: int8 or float8_e4m3fn, of x's shape.
-      scales: float32; one for each row, or for each block of 128 elements of a row; None with a
-        scale of the caller's.
-      residual_out: x + residual, where there is a residual.
+    values: int8 or float8_e4m3fn, of x's shape.
+    scales: float32; one for each row, or for each block of 128 elements of a row; None with the
+    caller's scale.
+    residual_out: x + residual, if there is a residual.
     """
 
     values: Tensor
@@ -65,7 +65,7 @@ def _one(operator: Any, arguments: tuple[Any, ...], out: Tensor | None) -> Tenso
 def _two(
     operator: Any, arguments: tuple[Any, ...], out: tuple[Tensor, Tensor] | None
 ) -> tuple[Tensor, Tensor]:
-    """The same of an operator that also gives the sum that it normalized."""
+    """The same for an operator that also returns the sum that it normalized."""
     if out is None:
         return operator.default(*arguments)
     operator.out(*arguments, out=out[0], residual_out=out[1])
@@ -266,7 +266,7 @@ def gated_rms_norm(
 ) -> Tensor:
     """rms_norm(x * silu(gate)), or with norm_before_gate rms_norm(x) * silu(gate) (Mamba 2).
 
-    group_size: the rows are so many elements of the normalized shape, one after the other.
+    group_size: a row is this many consecutive elements of the normalized shape.
     """
     first, axes = axes_of("gated_rms_norm", x, normalized_shape)
     if axes > 1:
@@ -285,7 +285,7 @@ def lp_normalize(
     eps: float = 1e-12,
     out: Tensor | None = None,
 ) -> Tensor:
-    """torch.nn.functional.normalize, of p 1, 2 or infinity; `dim` may be several dimensions."""
+    """torch.nn.functional.normalize with p 1, 2 or infinity; `dim` may be several dimensions."""
     if p not in _LP_STATISTICS:
         raise ValueError(f"normd.torch.lp_normalize: p: {p}, wanted 1, 2 or inf")
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
@@ -394,7 +394,7 @@ def conditional_instance_norm(
     slope: float = 0.01,
     out: Tensor | None = None,
 ) -> Tensor:
-    """instance_norm of x [N, C, *] with a style of a bank: weight and bias are [styles, C].
+    """instance_norm of x [N, C, *] with a style from a bank: weight and bias are [styles, C].
 
     Either style_index, int64 [N], names a style for each sample, or style_weights [N, styles] mixes
     them.

@@ -20,13 +20,14 @@ Self = TypeVar("Self", bound="LinearNorm")
 
 
 class _Prepared(NamedTuple):
-    """A weight as the kernels take it.
+    """A weight in the kernels' form.
 
     Attributes:
-      weight: of linear_norm_prepare.
-      dtype: that of the inputs.
-      made_of: the layer's parameters then; kept, so that no other tensor gets their addresses.
-      versions: of each of these.
+    weight: from linear_norm_prepare.
+    dtype: the inputs' type.
+    made_of: the layer's parameters at that time; kept, so that no other tensor gets their
+    addresses.
+    versions: their versions.
     """
 
     weight: Tensor
@@ -36,7 +37,7 @@ class _Prepared(NamedTuple):
 
 
 def _version(tensor: Tensor) -> tuple[int, int]:
-    """Another one for another tensor, and after each write that PyTorch counts."""
+    """Changes with the tensor, and with each write that PyTorch counts."""
     return tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version
 
 
@@ -44,14 +45,14 @@ class LinearNorm(nn.Linear):
     """z = linear(x); v = (z - mean(z)) / sqrt(var(z) + eps); then + y, * y and the activation.
 
     x is [*, in_features], y and the result [*, out_features]: float32, float16 or bfloat16. Mean
-    and variance are those of each sample's features. y is wanted with `add` or `multiply`, and only
+    and variance are over each sample's features. y is required with `add` or `multiply`, and only
     then.
 
-    precision of the products: "float32" (its class of error, on tensor cores if there are any),
+    precision of the products: "float32" (an error of its class, on tensor cores if there are any),
     "tf32", "bfloat16" or "float32_strict".
 
-    Each call prepares the weight for the kernels, so it computes with the weight as it is. After
-    `prepare` calls use the weight as it was then, in memory of their own.
+    Each call prepares the weight for the kernels, so it computes with the current weight. After
+    `prepare` calls use the weight of that time, in memory of their own.
     """
 
     def __init__(
@@ -79,12 +80,12 @@ class LinearNorm(nn.Linear):
         self.requires_grad_(False)
 
     def prepare(self, dtype: torch.dtype | None = None) -> None:
-        """Prepares the weight, as it is now, for inputs of this type, by default the weight's own.
+        """Prepares the current weight for inputs of this type, by default the weight's own.
 
         Calls are faster from then on, and may be compiled. Call it again after the weight has
         changed: a call raises RuntimeError for a change that PyTorch counts, but a write through
         `weight.data` or NumPy, or to an inference tensor, goes unnoticed. Other types of x raise as
-        well. load_state_dict, what moves the layer, and copies drop the preparation.
+        well. load_state_dict, moving the layer, and copying it drop the preparation.
         """
         dtype = dtype or self.weight.dtype
         with torch.no_grad():

@@ -1,7 +1,7 @@
 """PyTorch's normalization layers on normd's kernels, for inference.
 
 Each is a subclass of PyTorch's layer of the same name, with its parameters, buffers and state_dict,
-and takes an activation that follows it. A layer that is made here has parameters that require no
+and takes an activation that follows it. The parameters of a layer that is made here require no
 gradient.
 """
 
@@ -29,7 +29,7 @@ class Activated(nn.Module):
     _slope = 0.01
 
     def _init_activation(self, activation: str | None, slope: float = 0.01) -> None:
-        """After nn.Module.__init__ and the layer's own."""
+        """Called after nn.Module.__init__ and the layer's own."""
         self._code = activation_code(activation)
         self._slope = slope
         self.requires_grad_(False)
@@ -44,7 +44,7 @@ class Activated(nn.Module):
 
 
 class Fused(nn.Identity):
-    """Stands where an activation was that the norm before it computes now."""
+    """Replaces an activation that the norm before it now computes."""
 
     def __init__(self, activation: nn.Module, norm: str) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class GroupNorm(Activated, nn.GroupNorm):
         self._init_activation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self._code:  # What has its default costs a call time.
+        if not self._code:  # Default arguments would cost a call time.
             return _group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
         return _group_norm(
             x, self.num_groups, self.weight, self.bias, self.eps, self._code, self._slope
@@ -70,7 +70,7 @@ class GroupNorm(Activated, nn.GroupNorm):
 
 
 class LayerNorm(Activated, nn.LayerNorm):
-    """torch.nn.LayerNorm; `axis` as that of normd.torch.layer_norm."""
+    """torch.nn.LayerNorm; `axis` as in normd.torch.layer_norm."""
 
     axis: int | Sequence[int] | None = None
 
@@ -98,7 +98,7 @@ class LayerNorm(Activated, nn.LayerNorm):
 
 
 class RMSNorm(Activated, nn.RMSNorm):
-    """torch.nn.RMSNorm; adds `weight_offset` to the weight (Gemma: 1); `axis` is LayerNorm's."""
+    """torch.nn.RMSNorm; adds `weight_offset` to the weight (Gemma: 1); `axis` as in LayerNorm."""
 
     weight_offset = 0.0
     axis: int | Sequence[int] | None = None
