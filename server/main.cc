@@ -159,7 +159,7 @@ SharedMemory SharedMemoryOf(const ServerConfig& config, Backend& backend, Metric
   return shared;
 }
 
-// Whose regions those are that somebody hands over: of an identity that may infer with some model.
+// The owner of the regions that a client passes: an identity that may infer with some model.
 absl::StatusOr<std::string> OwnerOfRegions(const Authorizer& authorizer,
                                            absl::string_view authorization) {
   PeerCredentials credentials;
@@ -301,7 +301,7 @@ absl::StatusOr<ServerConfig> FittedToProcess(ServerConfig config) {
                      "wanted at least ",
                      kLeastMemoryBytes + threads));
   }
-  // Of --device=auto it is not known yet whether there are devices.
+  // With --device=auto it is not known yet whether there are devices.
   const bool may_have_devices =
       config.device != "cpu" && !absl::string_view(NORMD_CUDA_VERSION).empty();
   const std::string lowered = FitToMemory(config, left, may_have_devices);
@@ -394,7 +394,7 @@ int Serve(const ServerConfig& config, ServerLog& log) {
 
 int main(int argc, char** argv) {
   normd::OpenStandardStreams();
-  // Whoever reads the log or a socket may leave, and a file of the log may reach its limit.
+  // The readers of the log or a socket may leave, and a file of the log may reach its limit.
   for (const int of_write : {SIGPIPE, SIGXFSZ}) signal(of_write, SIG_IGN);
   const auto line = normd::ParseCommandLine(absl::MakeConstSpan(argv + 1, argv + argc));
   if (!line.ok()) {

@@ -9,13 +9,13 @@
 namespace normd {
 namespace {
 
-// A device is launched once for a batch, so it wants larger ones. Both gain from company only what
-// one call of the kernels costs; a large batch would keep its requests from the other lanes, and
-// leave the caches or the path through the link.
+// A device is launched once for a batch, so it needs larger ones. Company only saves both the cost
+// of one call of the kernels; a large batch would keep its requests from the other lanes, and leave
+// the caches or the path through the link.
 constexpr std::int64_t kCpuBatchBytes = std::int64_t{256} << 10;
 constexpr std::int64_t kDeviceBatchBytes = std::int64_t{2} << 20;
 
-// A device's copies and launches cost the less the fewer they are.
+// A device's copies and launches cost less the fewer there are.
 constexpr std::int64_t kDevicePieceBytes = std::int64_t{4} << 20;
 
 ConnectionOptions ConnectionsOf(const ServerConfig& config) {

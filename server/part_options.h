@@ -1,4 +1,4 @@
-// What the parts of the server are told, from the flags.
+// The options of the server's parts, from the flags.
 
 #ifndef NORMD_SERVER_PART_OPTIONS_H_
 #define NORMD_SERVER_PART_OPTIONS_H_

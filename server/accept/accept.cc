@@ -48,8 +48,8 @@ absl::Status CheckExtent(const AcceptEnvironment& environment, const CallContext
   if (!outputs.ok()) return outputs.status();
   accepted.outputs = *std::move(outputs);
   if (!request.in_chunks) {
-    // Where tensors lie in regions, FindRegionTensors checks the size: what is on a device is
-    // bounded by its region alone.
+    // If tensors lie in regions, FindRegionTensors checks the size: only the region bounds tensors
+    // on a device.
     absl::Status status =
         CheckData(model, request.inputs, accepted.inputs,
                   names_regions ? std::numeric_limits<std::int64_t>::max() : max_bytes);
@@ -70,8 +70,8 @@ absl::Status CheckExtent(const AcceptEnvironment& environment, const CallContext
   return absl::OkStatus();
 }
 
-// What the server holds of the tensors. Memory that the client shares is the client's, but indexes
-// there are copied, and an input that is not aligned may have to be.
+// The bytes that the server holds for the tensors. Shared memory is the client's, but indexes there
+// are copied, and so may be an unaligned input.
 std::int64_t HeldBytes(const Model& model, const AcceptedRequest& accepted) {
   const Geometry& geometry = accepted.geometry();
   std::int64_t held = geometry.workspace_bytes;
@@ -120,7 +120,7 @@ absl::Status Judge(AcceptEnvironment& environment, CallContext& call,
   if (status = CheckOptions(model, request, accepted); !status.ok()) return status;
   if (status = CheckExtent(environment, call, request, accepted); !status.ok()) return status;
   if (status = Admit(environment, call, accepted); !status.ok()) return status;
-  // Only now: a request that is refused costs no copy, and what is copied is in the budgets.
+  // Only now: a refused request costs no copy, and the copies are in the budgets.
   return CopyIndexes(model, accepted.in_regions);
 }
 
@@ -130,7 +130,7 @@ absl::Status AcceptRequest(AcceptEnvironment& environment, CallContext& call,
                            const RequestDescription& request, AcceptedRequest& accepted) {
   absl::Status status = Judge(environment, call, request, accepted);
   if (status.ok()) return status;
-  // Before the client is told: it uses no region any more.
+  // Released before the client is told, so that it uses no region any more.
   accepted.in_regions = RegionTensors();
   accepted.lease = Admission::Lease();
   return status;

@@ -1,4 +1,4 @@
-// The way in: what every request passes, on every front end, in one order and one wording.
+// The checks that every request passes, on every front end, in one order and one wording.
 
 #ifndef NORMD_SERVER_ACCEPT_ACCEPT_H_
 #define NORMD_SERVER_ACCEPT_ACCEPT_H_
@@ -21,7 +21,7 @@
 
 namespace normd {
 
-// A request that has passed every check, with its part of the budgets.
+// A request that has passed every check, with its share of the budgets.
 struct AcceptedRequest {
   CheckedInputs inputs;
   RequestOptions options;
@@ -36,8 +36,8 @@ struct AcceptedRequest {
   const Geometry& geometry() const { return inputs.geometry; }
 };
 
-// Judges a request, which is then `call`'s, and fills `accepted`. The first check that it fails
-// decides its error:
+// Judges a request, which then belongs to `call`, and fills `accepted`. The first failed check
+// decides the error:
 //
 //   0. whether the caller may (see Authorizer)       Unauthenticated, PermissionDenied,
 //                                                    ResourceExhausted
@@ -54,14 +54,14 @@ struct AcceptedRequest {
 //                                                    InvalidArgument for what exceeds them alone
 //   6. indexes in regions, which are copied only now InvalidArgument
 //
-// A message names the field, what came and what was wanted. A request that is refused holds neither
-// regions nor budgets. From step 2 on the call counts with the model. Never blocks.
+// A message names the field, what came and what was wanted. A refused request holds neither regions
+// nor budgets. From step 2 on the call counts with the model. Never blocks.
 absl::Status AcceptRequest(AcceptEnvironment& environment, CallContext& call,
                            const RequestDescription& request, AcceptedRequest& accepted);
 
-// A request for the queue: all of `accepted`, or a piece of it as `geometry` says. The caller adds
-// the inputs with their owner, and `done`; `call` and `accepted`, which holds the regions, live
-// until that has run.
+// A request for the queue: all of `accepted`, or a piece of it with `geometry`. The caller adds the
+// inputs with their owner, and `done`; `call` and `accepted`, which holds the regions, live until
+// that has run.
 std::unique_ptr<Request> MakeRequest(AcceptEnvironment& environment, CallContext& call,
                                      const AcceptedRequest& accepted, const Geometry& geometry);
 

@@ -26,15 +26,15 @@ struct AuditRecord {
   absl::string_view identity;  // Empty: nobody's.
   absl::string_view right;
   absl::string_view method;
-  absl::string_view model;  // As it was sent; empty where the call names none, or none was read.
+  absl::string_view model;  // As sent; empty if the call names none, or was not read.
   absl::string_view peer;
   absl::string_view request_id;
   absl::StatusCode code = absl::StatusCode::kOk;
 };
 
-// A flood of calls costs the log no more than 10 lines a second of each kind, after the first 100;
-// admin calls and denials have a bound each, so neither hides the other. The next line of a kind
-// says how many of it were left out. Thread-safe.
+// A flood of calls costs the log at most 10 lines a second of each kind, after the first 100. Admin
+// calls and denials have separate bounds, so neither hides the other. The next line of a kind says
+// how many were left out. Thread-safe.
 class AuditLog {
  public:
   using WriteLine = std::function<void(const std::string& line)>;

@@ -18,7 +18,7 @@ absl::string_view NameOf(const AskedCall& call) {
   return (*call.caller)->identity.name;
 }
 
-// The identity is known, and does not have the right.
+// The identity is known, but lacks the right.
 absl::Status WithoutRight(const Identity& identity, const std::string& what) {
   if (identity.anonymous) {
     return absl::UnauthenticatedError(absl::StrCat(
@@ -40,7 +40,7 @@ absl::Status TooOften(const Identity& identity, Duration wait) {
 }  // namespace
 
 Duration RetryAfter(const absl::Status& status, Duration otherwise) {
-  // At least the usual time: a client that has used up its rate is not to come back in a
+  // At least the usual time: a client that has used up its rate must not return after a
   // microsecond.
   return std::max(RetryAfterOf(status).value_or(otherwise), otherwise);
 }

@@ -1,5 +1,5 @@
-// Whether a call may do what it wants to do: the one check, for every method of every service and
-// for the paths of the metrics port.
+// The one check of whether a call is allowed, for every method of every service and for the paths
+// of the metrics port.
 
 #ifndef NORMD_SERVER_ACCEPT_AUTHORIZER_H_
 #define NORMD_SERVER_ACCEPT_AUTHORIZER_H_
@@ -18,7 +18,7 @@
 
 namespace normd {
 
-// Which calls of Right::kAdmin are taken at all, before anybody is asked who calls.
+// Which calls of Right::kAdmin are accepted at all, before the caller's identity is considered.
 enum class AdminCalls { kAll, kOfAdminListener, kNone };
 
 struct AuthorizerOptions {
@@ -27,8 +27,8 @@ struct AuthorizerOptions {
   AuditLog* audit = nullptr;       // Null: none.
 };
 
-// Null within OK: nobody is asked. Unauthenticated: the call is nobody's.
-// shared: a call keeps the policy that it came under.
+// Null within OK: there is no policy. Unauthenticated: the call has no identity.
+// shared: a call keeps the policy under which it came.
 using Recognised = absl::StatusOr<std::shared_ptr<const Principal>>;
 
 // One call, as the authorizer sees it. Borrows.
@@ -46,8 +46,8 @@ struct CallEnd {
   std::int64_t input_bytes = 0;  // As far as they were known.
 };
 
-// A refusal depends on the policy, on the identity and on the name that was asked for, and neither
-// its words nor its work depend on which models there are. Thread-safe; never blocks.
+// A refusal depends on the policy, the identity and the name that was asked for; neither its words
+// nor its cost depend on which models there are. Thread-safe; never blocks.
 class Authorizer {
  public:
   // All of them outlive it.
@@ -68,8 +68,8 @@ class Authorizer {
   // likewise.
   absl::Status CheckModel(const AskedCall& call, Right right, absl::string_view model) const;
 
-  // A call has ended: counts it with its identity, and writes an admin call's line of the audit log
-  // unless a denial's is there already.
+  // Records the end of a call: counts it with its identity, and writes an admin call's line of the
+  // audit log unless a denial's line is already there.
   void Record(const AskedCall& call, Right right, absl::string_view model,
               const CallEnd& end) const noexcept;
 
@@ -82,7 +82,8 @@ class Authorizer {
   const Clock& clock_;
 };
 
-// How long the client of a refusal should wait, if the refusal knows: see Authorizer::Check.
+// The time that the client of a refused call should wait, if the refusal says so: see
+// Authorizer::Check.
 Duration RetryAfter(const absl::Status& status, Duration otherwise);
 
 }  // namespace normd

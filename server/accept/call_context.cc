@@ -21,7 +21,7 @@ CallContext::CallContext(AcceptEnvironment& environment, CallArrival arrival)
 }
 
 CallContext::~CallContext() {
-  // Whoever waits for the last call may then end what these use.
+  // A thread that waits for the last call may then end the objects that these use.
   model_.reset();
   caller_.reset();
   identity_ = nullptr;

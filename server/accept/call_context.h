@@ -1,4 +1,4 @@
-// One call from its arrival to its end, whatever protocol brought it.
+// One call from its arrival to its end, in any protocol.
 
 #ifndef NORMD_SERVER_ACCEPT_CALL_CONTEXT_H_
 #define NORMD_SERVER_ACCEPT_CALL_CONTEXT_H_
@@ -22,7 +22,7 @@
 
 namespace normd {
 
-// What a front end knows of a call before it reads a message.
+// A front end's knowledge of a call before it reads a message.
 struct CallArrival {
   Method method = Method::kNormalize;
   TimePoint at{};
@@ -33,9 +33,9 @@ struct CallArrival {
   TimePoint deadline = kNever;
 };
 
-// Counts as active from its construction to its destruction, so it is destroyed last of what a call
-// owns. A request of the call must not outlive it. Not thread-safe but for Cancel; End is called
-// once, and Record after it.
+// Counts as active from its construction to its destruction, so it is destroyed last of the call's
+// objects. A request of the call must not outlive it. Not thread-safe except for Cancel; End is
+// called once, and Record after it.
 class CallContext {
  public:
   CallContext(AcceptEnvironment& environment, CallArrival arrival);
@@ -46,11 +46,11 @@ class CallContext {
   TimePoint arrival() const { return arrival_; }
   TimePoint deadline() const { return deadline_; }
   const RequestIds& ids() const { return ids_; }
-  // Null: nobody that could be told from others.
+  // Null: the caller cannot be told from others.
   Caller* caller() const { return caller_.get(); }
 
-  // The refusal of the call's metadata, if there is one. See Authorizer::Check, which is asked
-  // once; further calls say the same.
+  // The refusal of the call's metadata, if there is one, else Authorizer::Check, which is asked
+  // once; later calls return the same.
   absl::Status Authorize();
   // See Authorizer::CheckModel: with a name as it was sent. Only for methods that infer or
   // describe.
@@ -59,17 +59,16 @@ class CallContext {
   void SetAskedModel(absl::string_view model) { asked_model_ = std::string(model); }
   // Lives as long as the call.
   CallAccount account() const;
-  // Whose it is, as the owner of regions: empty where there is no policy. Lives as long as the
+  // The owner of regions: the call's identity, or empty without a policy. Lives as long as the
   // call.
   absl::string_view owner() const;
 
-  // The model that the call is about, once it is known: its series count the call, also when it is
-  // refused.
+  // Sets the model that the call is about: its series count the call, even a refused one.
   void SetModel(std::shared_ptr<const Model> model) { model_ = std::move(model); }
   const std::shared_ptr<const Model>& model() const { return model_; }
   ModelMetrics& metrics() const;
 
-  // A message of so many bytes has arrived whole.
+  // Counts the arrival of a whole message.
   void CountReceived(std::int64_t message_bytes);
 
   // For the request log: the bytes of the inputs, once they are known.
@@ -81,16 +80,16 @@ class CallContext {
   // For Request::cancelled; does not own.
   std::shared_ptr<std::atomic<bool>> cancellation();
 
-  // The call ends with `status`. Returns what its client is told.
+  // Ends the call with `status`. Returns the status for its client.
   absl::Status End(const absl::Status& status);
-  // What its client learns instead, after End; it left or did not take the end.
+  // Sets the code that its client gets instead, after End, if it left or did not take the end.
   void SetCode(absl::StatusCode code) { code_ = code; }
   absl::StatusCode code() const { return code_; }
 
   // Counts the call, with the time since its arrival, and writes its line of the audit log if it is
   // an admin call.
   Duration Record();
-  // Counts it, and writes its line of the request log if it gets one.
+  // Counts the call, and writes its line of the request log if it gets one.
   void RecordAndLog(const StageTimes& stages, const BatchInfo& batch);
 
  private:

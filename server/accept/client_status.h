@@ -1,4 +1,4 @@
-// What goes wrong with a call, and what its client is told of it.
+// A call's errors, and the errors that its client gets.
 
 #ifndef NORMD_SERVER_ACCEPT_CLIENT_STATUS_H_
 #define NORMD_SERVER_ACCEPT_CLIENT_STATUS_H_
@@ -10,8 +10,8 @@
 namespace normd {
 
 // `status` as the client sees it. INTERNAL and UNKNOWN are our own faults: their message goes to
-// the log, beside the `request_id` if there is one, and the client gets INTERNAL and a general one.
-// A time after which another attempt may succeed (base/retry_after.h) stays with it.
+// the log, with the `request_id` if there is one, and the client gets INTERNAL with a general
+// message. A time for another attempt (base/retry_after.h) is kept.
 absl::Status ForClient(const absl::Status& status, absl::string_view request_id);
 
 // Runs `body` and turns what it throws into a status: std::bad_alloc into ResourceExhausted,

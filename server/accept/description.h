@@ -1,5 +1,4 @@
-// What a request says and what its response says, whatever the protocol: what a front end decodes
-// to, and what it encodes from.
+// Requests and responses in any protocol: front ends decode to these, and encode from them.
 
 #ifndef NORMD_SERVER_ACCEPT_DESCRIPTION_H_
 #define NORMD_SERVER_ACCEPT_DESCRIPTION_H_
@@ -21,31 +20,31 @@
 
 namespace normd {
 
-// A part of a region that a request names, as sent: nothing of it has been checked.
+// A part of a region that a request names, as sent and unchecked.
 struct RegionReference {
   std::string region;
   std::int64_t offset = 0;
   std::int64_t bytes = 0;
 };
 
-// One tensor of a request, as sent: nothing of it has been checked.
+// One tensor of a request, as sent and unchecked.
 struct InputDescription {
-  std::string name;  // May be empty where the model has one input.
-  // InvalidArgument in the protocol's own words ("dtype: 99, wanted ...") for what names no type.
+  std::string name;  // May be empty if the model has one input.
+  // InvalidArgument in the protocol's own words ("dtype: 99, wanted ...") for an unknown type.
   absl::StatusOr<norm::DType> dtype = norm::DType::kFloat32;
   absl::InlinedVector<std::int64_t, 6> shape;
   InputMemory data;  // `data_bytes` in all.
   std::int64_t data_bytes = 0;
-  absl::string_view data_field = "data";  // As the protocol calls it.
-  // Where the bytes are instead; `data` has none.
+  absl::string_view data_field = "data";  // The protocol's name for it.
+  // The bytes' place instead of `data`.
   std::optional<RegionReference> region = std::nullopt;
 };
 
 // An output that the client names.
 struct WantedOutput {
-  std::string name;     // May be empty where the model has one output.
-  OutputMemory memory;  // Where it is to go; none: it comes back in memory of the server's.
-  // Where it is to go instead: to the first of these bytes.
+  std::string name;     // May be empty if the model has one output.
+  OutputMemory memory;  // Its place; none: it comes back in the server's memory.
+  // Its place instead: from the first of these bytes on.
   std::optional<RegionReference> region = std::nullopt;
 };
 
@@ -57,19 +56,19 @@ struct RequestDescription {
   std::string version_alias;  // Instead of a number; empty: none.
   absl::InlinedVector<InputDescription, 2> inputs;
   absl::InlinedVector<WantedOutput, 1> outputs;
-  // The response has the outputs that are named above and no others, if any is.
+  // If outputs are named above, the response has no others.
   bool only_named_outputs = false;
   // The inputs' data comes later, in chunks; their descriptions have none.
   bool in_chunks = false;
-  // InvalidArgument in the protocol's own words for what names no priority.
+  // InvalidArgument in the protocol's own words for an unknown priority.
   absl::StatusOr<Priority> priority = Priority::kNormal;
   std::int64_t queue_timeout_ns = 0;  // 0: none.
   TimeoutField timeout_field = TimeoutField::kQueueTimeoutNs;
   AskedOptions options;
   // The request's own id, for protocols whose responses repeat it. Of any text.
   std::string id;
-  // Keeps memory of the decoder's own that `inputs` show; null where they show the message alone.
-  // shared: as Request::input_owner.
+  // Keeps the decoder's own memory that `inputs` show; null if they show the message alone. shared:
+  // as Request::input_owner.
   std::shared_ptr<void> owner;
 };
 
@@ -79,8 +78,8 @@ struct OutputDescription {
   norm::DType dtype = norm::DType::kFloat32;
   absl::Span<const std::int64_t> shape;
   std::int64_t bytes = 0;
-  Buffer data;  // Empty where the request named the memory.
-  // Where the request asked for it; null: in `data`. Borrows.
+  Buffer data;  // Empty if the request named the memory.
+  // The place that the request named; null: `data`. Borrows.
   const RegionReference* region = nullptr;
 };
 
@@ -88,7 +87,7 @@ struct OutputDescription {
 struct ResponseDescription {
   absl::string_view model;
   std::int64_t version = 0;
-  absl::string_view id;  // As RequestDescription's.
+  absl::string_view id;  // As in RequestDescription.
   StageTimes stages;
   const BatchInfo* batch = nullptr;
   bool outputs_by_name = false;  // The request wants those that it names.

@@ -1,4 +1,4 @@
-// What every front end shares: the server behind the accept path.
+// The parts of the server that every front end shares.
 
 #ifndef NORMD_SERVER_ACCEPT_ENVIRONMENT_H_
 #define NORMD_SERVER_ACCEPT_ENVIRONMENT_H_
@@ -21,9 +21,9 @@
 namespace normd {
 
 struct AcceptLimits {
-  // Bytes of a request's inputs, and of its outputs.
+  // Bytes of a request's inputs, and of its outputs, at most.
   std::int64_t max_request_bytes = std::int64_t{256} << 20;
-  // A call's metadata, as HTTP/2 counts it.
+  // The size of a call's metadata, as HTTP/2 counts it, at most.
   std::int64_t max_metadata_bytes = std::int64_t{16} << 10;
   StreamLimits stream;
 };

@@ -58,7 +58,7 @@ absl::Status Match(absl::Span<const TensorSignature> wanted,
   return absl::OkStatus();
 }
 
-// With several inputs the message says which one it is about.
+// With several inputs the message names the input.
 absl::Status For(absl::Span<const TensorSignature> wanted, std::size_t k,
                  const absl::Status& status) {
   if (wanted.size() == 1) return status;
@@ -90,7 +90,7 @@ absl::Status CheckBytes(const InputDescription& tensor, const TensorType& type,
                                                  " of ", norm::Name(type.dtype)));
 }
 
-// The memory for the output that the request names as its i-th.
+// The memory for the i-th output that the request names.
 absl::Status CheckMemory(std::size_t i, MutableBytes bytes, const TensorSize& wanted) {
   if (static_cast<std::int64_t>(bytes.size()) != wanted.bytes) {
     return absl::InvalidArgumentError(absl::StrCat("outputs[", i, "]: memory of ", bytes.size(),
@@ -115,7 +115,7 @@ std::string CheckedInputs::WantedData() const {
 
 absl::Status CheckInputs(const Model& model, absl::Span<const InputDescription> tensors,
                          CheckedInputs& checked) {
-  checked = CheckedInputs();  // A description that was refused before may have left some.
+  checked = CheckedInputs();  // An earlier, refused description may have left some.
   const absl::Span<const TensorSignature> wanted = model.inputs();
   if (absl::Status status = Match(wanted, tensors, checked.places); !status.ok()) return status;
   for (std::size_t k = 0; k < wanted.size(); ++k) {
@@ -151,7 +151,7 @@ absl::Status CheckData(const Model& model, absl::Span<const InputDescription> te
   if (!fits.ok()) return fits;
   for (std::size_t k = 0; k < wanted.size(); ++k) {
     const InputMemory& memory = tensors[inputs.places[k]].data;
-    // What the host cannot read, the device's kernels check.
+    // The device's kernels check indexes that the host cannot read.
     if (wanted[k].values == 0 || !memory.place.OnHost()) continue;
     const absl::Status status = CheckIndexes(wanted[k], memory.views, 0);
     if (!status.ok()) return status;
@@ -162,7 +162,7 @@ absl::Status CheckData(const Model& model, absl::Span<const InputDescription> te
 absl::Status CheckIndexes(const TensorSignature& input, absl::Span<const ConstBytes> views,
                           std::int64_t first) {
   std::int64_t value = 0;
-  std::size_t filled = 0;  // Bytes of it so far.
+  std::size_t filled = 0;  // Bytes copied so far.
   std::int64_t at = first;
   for (ConstBytes view : views) {
     while (!view.empty()) {
@@ -185,10 +185,11 @@ absl::Status CheckIndexes(const TensorSignature& input, absl::Span<const ConstBy
 
 namespace {
 
-// Which of the model's outputs the request names, and as its which; -1 for those that it does not.
+// For each output of the model, its place among those that the request names; -1 if it names it
+// not.
 using Places = absl::InlinedVector<int, kInlinedOutputs>;
 
-// Of an output; Operation::Check has seen to it that it fits.
+// The bytes of an output; Operation::Check has checked that they fit.
 std::int64_t BytesOf(const TensorType& output) {
   return output.shape.elements() * static_cast<std::int64_t>(norm::SizeOf(output.dtype));
 }

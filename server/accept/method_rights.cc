@@ -2,7 +2,7 @@
 
 namespace normd {
 
-// Without a default: the compiler finds a method that is missing.
+// There is no default, so that the compiler finds a missing method.
 Right RightOf(Method method) {
   switch (method) {
     case Method::kNormalize:
@@ -13,7 +13,7 @@ Right RightOf(Method method) {
     case Method::kModelReady:
     case Method::kModelMetadata:
     case Method::kModelConfig:
-    // Of the server, which whoever has a model may know.
+    // About the server; every caller with rights to a model may ask.
     case Method::kGetServerInfo:
     case Method::kServerMetadata: return Right::kDescribe;
     case Method::kServerLive:

@@ -8,8 +8,8 @@
 
 namespace normd {
 
-// A method of kDescribe that names a model is judged by that too (Authorizer::CheckModel); one that
-// can tell of all models needs kObserve.
+// A method of kDescribe that names a model is also judged by Authorizer::CheckModel; one that can
+// cover all models needs kObserve.
 Right RightOf(Method method);
 
 }  // namespace normd

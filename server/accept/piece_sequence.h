@@ -1,4 +1,4 @@
-// How the tensors of a request whose data comes in chunks are cut into requests for the lanes.
+// Cuts the tensors of a request whose data comes in chunks into requests for the lanes.
 
 #ifndef NORMD_SERVER_ACCEPT_PIECE_SEQUENCE_H_
 #define NORMD_SERVER_ACCEPT_PIECE_SEQUENCE_H_
@@ -9,15 +9,16 @@
 
 namespace normd {
 
-// The pieces of a request's tensors, in order: together every row once. They depend on the tensors
-// and the target alone, never on how the bytes arrive. A value type.
+// The pieces of a request's tensors, in order: together they have every row once. They depend on
+// the tensors and the target alone, never on how the bytes arrive. A value type.
 class PieceSequence {
  public:
-  // `tensors` is what Model::Check gave, `cut` the model's rule; target_bytes > 0.
+  // `tensors` comes from Model::Check, `cut` is the model's rule; target_bytes > 0.
   PieceSequence(const CutRule& cut, const Geometry& tensors, std::int64_t target_bytes);
 
-  // What is never cut, as bytes of the inputs: a row; a sample, where rows are interleaved or a
-  // sample is smaller than the target. A piece has at most the target's bytes, or one unit.
+  // The bytes of the inputs' smallest unit, which is never cut: a row, or a sample if rows are
+  // interleaved or a sample is smaller than the target. A piece has at most the target's bytes, or
+  // one unit.
   std::int64_t unit_bytes() const { return unit_.InputBytes(); }
 
   bool done() const { return next_unit_ == units_; }

@@ -59,7 +59,7 @@ absl::StatusOr<Part> Find(const RegionScope& scope, const RegionReference& refer
   return Part{*std::move(region), *bytes, place, file};
 }
 
-// Of an input or an output.
+// Checks an input's or output's alignment.
 absl::Status CheckAligned(const RegionReference& reference, const Part& part, norm::DType dtype,
                           const char* what) {
   if (reinterpret_cast<std::uintptr_t>(part.bytes.data()) % norm::SizeOf(dtype) == 0) {
@@ -126,7 +126,7 @@ class Search {
     return absl::OkStatus();
   }
 
-  // Beside what lies on a device, which no lane holds.
+  // The bytes outside device memory, which no lane holds.
   absl::Status CheckHostBytes(const Geometry& geometry) const {
     return CheckSize({geometry.InputBytes() - found_.on_device.input_bytes,
                       geometry.OutputBytes() - found_.on_device.output_bytes},
@@ -144,7 +144,7 @@ class Search {
     return part.place.OnHost() ? found_.on_host : found_.on_device;
   }
 
-  // What the host would mend by a copy, it cannot mend on a device.
+  // The host can copy an unaligned input, but not on a device.
   absl::Status TakeInput(const RegionReference& reference, std::size_t k, norm::DType dtype,
                          const Part& part) {
     SumOf(part).input_bytes += reference.bytes;
@@ -161,7 +161,7 @@ class Search {
     return TakeDevice(part);
   }
 
-  // One device computes a request.
+  // A single device computes a request.
   absl::Status TakeDevice(const Part& part) {
     const MemoryPlace& place = part.place;
     if (place.OnHost()) return absl::OkStatus();
@@ -192,9 +192,9 @@ class Search {
     return part;
   }
 
-  // By file, not by address: one file may be mapped twice. But what overwrites an input has its
-  // address: kernels read and write in place by one pointer. What overwrites an input is where that
-  // was found: the region's pages may have been locked since.
+  // Compared by file, not by address: one file may be mapped twice. But an output that overwrites
+  // an input has its address: kernels read and write in place by one pointer. It is where the input
+  // was found, because the region's pages may have been locked since.
   absl::Status CheckAlone(Part& output, std::size_t k) const {
     for (const auto& [input, part] : inputs_) {
       if (!part.file.Overlaps(output.file)) continue;

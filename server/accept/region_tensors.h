@@ -19,56 +19,57 @@
 
 namespace normd {
 
-// Where a caller's regions are found.
+// The regions of a caller.
 struct RegionScope {
   const RegionRegistry* registry = nullptr;  // Null: the server has no shared memory.
   absl::string_view owner;
-  std::int64_t max_host_bytes = 0;  // Of a request's inputs, or outputs, that lie on no device.
+  // The limit of a request's inputs, or outputs, outside device memory.
+  std::int64_t max_host_bytes = 0;
 };
 
-// Whether any tensor of the request is to be in a region.
+// Whether any tensor of the request is in a region.
 bool NamesRegions(const RequestDescription& request);
 
 struct RegionTensors {
-  // What the references are to; as long as they are here, the memory is mapped.
+  // The referenced regions; they keep the memory mapped.
   absl::InlinedVector<std::shared_ptr<const Region>, 2> regions;
-  // Empty, or one for each of the model's; no bytes, and nullopt, for what lies elsewhere.
+  // Empty, or one for each of the model's; without bytes, and nullopt, for tensors elsewhere.
   absl::InlinedVector<OutputMemory, kInlinedInputs> inputs;
   absl::InlinedVector<std::optional<RegionReference>, kInlinedOutputs> outputs;
-  // Inputs whose values are checked: what the client writes later does not reach them.
+  // Inputs whose values are checked: later writes of the client do not reach them.
   absl::InlinedVector<std::unique_ptr<std::byte[]>, 1> copies;
-  // Of those that lie in regions.
+  // Bytes of the tensors in regions.
   struct Sum {
     std::int64_t input_bytes = 0;
     std::int64_t output_bytes = 0;
   };
   Sum on_host;
   Sum on_device;
-  std::optional<int> device;  // On which tensors lie; nullopt: none do.
+  std::optional<int> device;  // The device of the tensors; nullopt: none are on one.
 
   bool any() const { return !regions.empty(); }
-  // FailedPrecondition when the client has taken memory of a region away, so that what was computed
-  // means nothing.
+  // FailedPrecondition when the client has taken away a region's memory, so that the results mean
+  // nothing.
   absl::Status CheckWhole() const;
 };
 
-// Finds the parts of regions that the request names, whose sizes CheckData has judged; those of its
-// outputs become `outputs.memory`.
+// Finds the parts of regions that the request names; CheckData has checked their sizes. The
+// outputs' parts become `outputs.memory`.
 //
-// Unimplemented where the server has no regions; NotFound for one that the owner does not have;
-// OutOfRange for a part that does not lie in its region; InvalidArgument for an output's part that
-// is too small, not aligned to its element, of a region that the server may only read, or that
-// overlaps an input or another output, unless it is exactly the input that the model may overwrite,
-// at its address, for indexes and inputs that are not aligned in memory of a device, and for
-// tensors on several devices; FailedPrecondition as CheckWhole.
+// Unimplemented if the server has no regions; NotFound for a region that the owner does not have;
+// OutOfRange for a part that does not lie in its region; FailedPrecondition as CheckWhole.
+// InvalidArgument for an output's part that is too small, not aligned to its element, or in a
+// region that the server may only read; for one that overlaps an input or another output, unless it
+// is exactly the input that the model may overwrite, at its address; for indexes and unaligned
+// inputs in device memory; and for tensors on several devices.
 // Reads nothing of the regions. Never blocks.
 absl::StatusOr<RegionTensors> FindRegionTensors(const RegionScope& scope, const Model& model,
                                                 const RequestDescription& request,
                                                 const CheckedInputs& inputs,
                                                 PlacedOutputs& outputs);
 
-// Replaces the inputs of indexes by copies, which its caller has admitted, and checks these.
-// InvalidArgument for an index that is none.
+// Replaces index inputs by copies, which its caller has admitted, and checks these. InvalidArgument
+// for an invalid index.
 absl::Status CopyIndexes(const Model& model, RegionTensors& tensors);
 
 }  // namespace normd

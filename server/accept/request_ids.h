@@ -1,4 +1,4 @@
-// What callers call their requests, so that a line of our log can be found from theirs.
+// The callers' ids for their requests, which relate a line of our log to theirs.
 
 #ifndef NORMD_SERVER_ACCEPT_REQUEST_IDS_H_
 #define NORMD_SERVER_ACCEPT_REQUEST_IDS_H_
@@ -12,7 +12,7 @@ namespace normd {
 
 inline constexpr std::size_t kMaxRequestIdBytes = 128;
 
-// Both empty where the caller sent none, or one that is not fit to be repeated.
+// Both are empty if the caller sent none, or one that cannot be repeated.
 struct RequestIds {
   std::string request_id;   // Letters, digits and any of ._:/+=@-
   std::string traceparent;  // In version 00 or later.
@@ -21,7 +21,7 @@ struct RequestIds {
   absl::string_view trace_id() const;
 };
 
-// Takes what is fit to be repeated of the two.
+// Takes the ids that can be repeated.
 // Source: https://www.w3.org/TR/trace-context/#traceparent-header
 RequestIds FitRequestIds(absl::string_view request_id, absl::string_view traceparent);
 

@@ -65,7 +65,7 @@ void RequestLog::Write(Reason reason, const RequestRecord& record) noexcept {
     line["peer"] = std::string(record.peer);
     if (!record.identity.empty()) line["identity"] = std::string(record.identity);
     line["bytes"] = record.bytes;
-    // Replaces bytes that are no UTF-8, where the default would throw.
+    // Replaces bytes that are not UTF-8; the default would throw.
     write_line_(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } catch (const std::exception& error) {
     spdlog::warn("request log: a line is missing: {}", error.what());

@@ -1,4 +1,4 @@
-// One JSON line for each slow request, and for one in so many of all.
+// One JSON line for each slow request, and for a sample of all requests.
 
 #ifndef NORMD_SERVER_ACCEPT_REQUEST_LOG_H_
 #define NORMD_SERVER_ACCEPT_REQUEST_LOG_H_
@@ -18,20 +18,21 @@
 namespace normd {
 
 struct RequestLogOptions {
-  Duration slow_threshold{0};     // From this duration on a request is slow; 0: none is.
-  std::int64_t sample_every = 0;  // One request in so many; 0: none.
+  Duration slow_threshold{0};     // A request of this duration is slow; 0: none is.
+  std::int64_t sample_every = 0;  // One request in this many; 0: none.
 };
 
-// What a line tells. Borrows; only read during Write.
+// The contents of a line. Borrows; only read during Write.
 struct RequestRecord {
   absl::string_view method;
   const RequestIds& ids;
-  absl::string_view model;  // Empty where no loaded model was meant.
+  absl::string_view model;  // Empty if the request meant no loaded model.
   std::int64_t version = 0;
   absl::StatusCode code = absl::StatusCode::kOk;
-  Duration duration{};  // From arrival to the end of the response's hand-over.
+  Duration duration{};  // From arrival until gRPC has the response.
   const StageTimes& stages;
-  const BatchInfo& batch;  // Its id is 0 for a request that was not computed; a stream's last.
+  // Its id is 0 for a request that was not computed; for a stream, the last one.
+  const BatchInfo& batch;
   absl::string_view peer;
   absl::string_view identity;  // Empty: no policy, or nobody's.
   std::int64_t bytes = 0;      // The inputs' bytes; 0 if it was refused before they were known.

@@ -9,7 +9,7 @@
 namespace normd {
 namespace {
 
-// Sizes from outside reach to 2^63, and what is made of them here beyond it.
+// Sizes from outside reach 2^63, and products of them exceed it.
 using Wide = absl::uint128;
 constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 
@@ -19,13 +19,13 @@ bool OutputIsLarger(const Geometry& geometry) {
   return geometry.InputBytes() > 0 && geometry.OutputBytes() > geometry.InputBytes();
 }
 
-// Then the stream carries a sample of each in turn.
+// If so, the stream carries a sample of each in turn.
 bool HasSeveralOutputs(const Geometry& geometry) {
   return std::count_if(geometry.outputs.begin(), geometry.outputs.end(),
                        [](const TensorSize& output) { return output.bytes > 0; }) > 1;
 }
 
-// So that what is made of the window's bytes is no more than a window either.
+// Limits the window's results to a window too.
 StreamLimits Narrow(StreamLimits limits, const Geometry& geometry) {
   if (OutputIsLarger(geometry)) {
     limits.window_bytes = static_cast<std::int64_t>(Wide(limits.window_bytes) *
@@ -34,7 +34,7 @@ StreamLimits Narrow(StreamLimits limits, const Geometry& geometry) {
   return limits;
 }
 
-// The server's window that holds a piece of `unit` bytes of such tensors beside the largest chunk.
+// The server's window for a piece of `unit` bytes of such tensors beside the largest chunk.
 Wide WindowFor(std::int64_t unit, const Geometry& geometry, const StreamLimits& server) {
   const Wide bytes = unit;
   const Wide window = bytes + std::min(DividedUp(bytes, 3), Wide(server.max_message_bytes));

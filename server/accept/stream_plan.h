@@ -1,4 +1,4 @@
-// How much of a stream is inside at any time, and in which pieces it is computed.
+// The size of a stream's window and of its pieces.
 
 #ifndef NORMD_SERVER_ACCEPT_STREAM_PLAN_H_
 #define NORMD_SERVER_ACCEPT_STREAM_PLAN_H_
@@ -14,7 +14,7 @@
 namespace normd {
 
 struct StreamPlan {
-  StreamLimits limits;  // Narrower than the server's where the output is larger than the inputs.
+  StreamLimits limits;  // Narrower than the server's if the output is larger than the inputs.
   PieceSequence pieces;
 };
 
@@ -23,8 +23,8 @@ struct StreamPlan {
 absl::StatusOr<StreamPlan> PlanStream(const Model& model, const CheckedInputs& inputs,
                                       const StreamLimits& server);
 
-// What `input_bytes` of the inputs hold with their part of the output. Requires input_bytes to be
-// no more than a window.
+// The bytes held for `input_bytes` of the inputs, including their part of the output. Requires
+// input_bytes to be at most a window.
 std::int64_t HeldBytes(const Geometry& geometry, std::int64_t input_bytes);
 
 }  // namespace normd

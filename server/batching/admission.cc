@@ -12,9 +12,9 @@ namespace {
 
 constexpr std::size_t Index(Resource resource) { return static_cast<std::size_t>(resource); }
 
-// Adds `amount` unless the sum would exceed `limit`, so that nobody ever adds beyond it. Returns
-// what was free at a refusal, or -1 on success. Relaxed: the counters guard no memory; a
-// modification order that everybody agrees on is enough.
+// Adds `amount` unless the sum would exceed `limit`, so the limit is never exceeded. Returns the
+// free amount at a refusal, or -1 on success. Relaxed: the counters guard no memory, and one
+// modification order is enough.
 std::int64_t TryAdd(std::atomic<std::int64_t>& sum, std::int64_t amount, std::int64_t limit) {
   std::int64_t current = sum.load(std::memory_order_relaxed);
   do {
@@ -24,8 +24,8 @@ std::int64_t TryAdd(std::atomic<std::int64_t>& sum, std::int64_t amount, std::in
   return -1;
 }
 
-// Judges by `free` and what the holder has, in double, where no sum of budgets overflows; what is
-// lost beyond 2^53 is nothing beside a share.
+// Judges by `free` and the holder's amount, in double, where no sum of budgets overflows; the
+// rounding beyond 2^53 is negligible beside a share.
 bool WithinShare(double share, std::int64_t held, std::int64_t wanted, std::int64_t free) {
   return static_cast<double>(held) + static_cast<double>(wanted) <=
          share * (static_cast<double>(held) + static_cast<double>(free));
@@ -119,8 +119,8 @@ absl::StatusOr<Admission::Lease> Admission::Enter(Needs needs, const CallAccount
     model.RecordRejection(Rejection::kNotReady);
     return absl::UnavailableError("the server has no working lane");
   }
-  Lease lease(this);  // Returns what it has got by then, should the rest be refused.
-  // Without a bound nobody needs to be told from others.
+  Lease lease(this);  // If the rest is refused, it returns what it has.
+  // Without a bound nothing needs to be counted by connection.
   if (account.connection != nullptr && shares_[0] < 1) {
     lease.holders_[0] = &account.connection->holding;
   }
@@ -164,13 +164,13 @@ absl::Status Admission::Take(Lease& lease, Resource resource, std::int64_t amoun
         resource == Resource::kRequests ? " more, " : ", ", free, " of ", budget, " are free"));
   }
   if (resource == Resource::kBytes) metrics_.AddInflightBytes(amount);
-  // The lease has it from here on, and returns it should its holder's share forbid it.
+  // The lease owns it from here on, and returns it if its holder's share forbids it.
   lease.amounts_[Index(resource)] += amount;
   return CheckShares(lease, resource, amount, model);
 }
 
-// What is added first and judged then is seen by all who add at the time, so together they do not
-// exceed the share either.
+// Amounts are added first and judged then, so all concurrent additions see them and together do not
+// exceed the share.
 absl::Status Admission::CheckShares(Lease& lease, Resource resource, std::int64_t amount,
                                     ModelMetrics& model) {
   const std::int64_t budget = budgets_[Index(resource)];
@@ -218,14 +218,14 @@ void Admission::Give(Lease& lease, Resource resource, std::int64_t amount) {
   }
   lease.amounts_[Index(resource)] -= amount;
   if (resource == Resource::kBytes) metrics_.AddInflightBytes(-amount);
-  // Whoever waits for the last request to leave also sees what its owner wrote; for the bytes, see
-  // `waiting_`.
+  // A thread that waits for the last request to leave also sees its owner's writes; for the bytes,
+  // see `waiting_`.
   totals_[Index(resource)].fetch_sub(amount);
 }
 
 void Admission::End(Lease& lease) {
   StopAwaiting(lease);
-  lease.Add(0);  // What was expected does not come.
+  lease.Add(0);  // The expected bytes do not come.
   for (const Resource resource : {Resource::kBytes, Resource::kChunkBytes, Resource::kRequests}) {
     Give(lease, resource, lease.amounts_[Index(resource)]);
   }
@@ -237,7 +237,7 @@ void Admission::End(Lease& lease) {
 // Growing leases.
 
 bool Admission::MayGrow(const Lease& lease) const {
-  // Behind those who wait already.
+  // Queues behind leases that already wait.
   return waiting_.load() == 0 && HasRoom(lease, 0);
 }
 
@@ -283,8 +283,8 @@ void Admission::EndOverdraft(Lease& lease) {
   CallWaiters();
 }
 
-// Waiters are called without the lock, and what they do may bring the same thread back here: then
-// the loop below, further up its stack, goes on for it.
+// Waiters are called without the lock, and may bring the same thread back here: the loop below,
+// further up its stack, then continues for it.
 void Admission::CallWaiters() {
   {
     MutexLock lock(mutex_);
@@ -306,7 +306,8 @@ void Admission::CallWaiters() {
   }
 }
 
-// Takes from the line who has room. If nobody has, and nobody overdraws, somebody shall.
+// Takes leases with room from the line. If none has room, and none overdraws, one gets an
+// overdraft.
 std::vector<Admission::Call> Admission::NextCalls() {
   std::vector<Call> calls;
   std::vector<Line> left;
@@ -325,9 +326,9 @@ std::vector<Admission::Call> Admission::NextCalls() {
   return calls;
 }
 
-// Takes the peer whose last overdraft is the longest ago, and its lease that has waited longest. A
-// client that lets its overdrafts time out so delays others by one of them, not by one for each of
-// its streams.
+// Picks the peer whose last overdraft is longest ago, and its lease that has waited longest. A
+// client that lets its overdrafts time out thus delays others by one of them, not by one for each
+// of its streams.
 Admission::Call Admission::NextOverdraft() {
   const auto peer = [](const Line& line) { return line.lease->holders_.back(); };
   const auto last = [&](const Line& line) {

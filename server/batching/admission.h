@@ -17,63 +17,63 @@
 
 namespace normd {
 
-// Whom a request counts against, from the narrowest to the widest. Each kind has a share.
+// The holders against which a request counts, from the narrowest to the widest. Each kind has a
+// share.
 enum class HolderKind { kConnection, kPeer };  // A call's identity, if it has one, is its peer.
 inline constexpr std::size_t kHolderKindCount = 2;
 
-// What a request cannot do without.
+// Whether a request needs a lane.
 enum class Needs { kLane, kNothing };
 
 struct AdmissionLimits {
   std::int64_t max_inflight_bytes = std::int64_t{1} << 30;  // Inputs plus outputs.
   std::int64_t max_inflight_requests = 16384;
-  // How much a holder may have of each budget: this share of what is free and its own together. So
-  // alone on the server it has this share of the whole, and however many holders take what they
-  // can, something stays free. 1: no bound.
+  // The part of each budget that one holder may have: this share of the free amount and its own
+  // together. Alone on the server it can thus have this share of the whole, and however many
+  // holders take all they can, some stays free. 1: no bound.
   double max_connection_share = 1;
   // Requests of one connection that compute, streams among them; 0: no bound.
   std::int64_t max_connection_calls = 0;
   double max_peer_share = 1;
-  // The part of max_inflight_bytes that growing leases leave to the one that overdraws; at most
-  // half is.
+  // The part of max_inflight_bytes that growing leases leave to the one with the overdraft; at most
+  // half.
   std::int64_t overdraft_bytes = std::int64_t{64} << 20;
-  // The sum over all growing leases of the largest step each may take unasked; 0: as much as
+  // The sum over all growing leases of the largest step that each may take without asking; 0:
   // max_inflight_bytes.
   std::int64_t max_chunk_bytes = 0;
 };
 
-// Thread-safe; lock-free but for leases that wait. Every front end passes every request through the
-// one instance.
+// Thread-safe; lock-free except for leases that wait. Every front end passes every request through
+// the one instance.
 //
-// A lease counts what is held. A unary request's is its inputs and its output, known when it is
-// decoded. A stream's begins with nothing and grows with what comes: whoever owns it asks MayGrow
-// before asking its client for more, adds what then came, whatever it is, and returns what has
-// left. So the budget is exceeded by no more than what growing leases may take unasked, which has a
-// budget of its own.
+// A lease counts held bytes. A unary request's lease has its inputs and outputs, known after
+// decoding. A stream's begins empty and grows: its owner asks MayGrow before asking its client for
+// more, adds whatever then arrives, and returns what has left. So the budget is exceeded only by
+// what growing leases may take without asking, which has a budget of its own.
 //
-// A growing lease is never refused once it is there. While it may not grow it waits (AwaitRoom), in
-// order of arrival, and is called when it may take one step. Leases that wait for each other hold
-// the budget between them, so when none can be called, one of them overdraws: it grows without
+// An admitted growing lease is never refused. While it may not grow it waits (AwaitRoom), in order
+// of arrival, and is called when it may take one step. Leases that wait for each other hold the
+// budget between them, so when none can be called, one of them gets an overdraft: it grows without
 // asking until it has returned what it took (EndOverdraft). There is one overdraft at a time, and
-// peers have it in turn.
+// peers take turns.
 //
-// Nothing stands still: while anybody waits, either a lease has just been called, and takes its
-// step or ends, or one overdraws. Its owner sees to it that an overdraft ends in bounded time (the
-// client is given up otherwise), and each one ends with a step that was wanted. So everybody who
-// waits has an overdraft, or room, in bounded time.
+// There is always progress: while any lease waits, either a lease has just been called, and takes
+// its step or ends, or one has the overdraft. Its owner ends an overdraft in bounded time
+// (otherwise it drops the client), and each one ends with a wanted step. So every waiting lease
+// gets an overdraft, or room, in bounded time.
 class Admission {
  public:
   // Waits for room.
   class Waiter {
    public:
     virtual ~Waiter() = default;
-    // It may take one step; with `overdraft` as many as it likes until EndOverdraft. Called once
-    // for each AwaitRoom, on any thread, with no lock held, or never when StopAwaiting came first.
+    // The lease may take one step; with `overdraft` any number until EndOverdraft. Called once for
+    // each AwaitRoom, on any thread, with no lock held, or never if StopAwaiting came first.
     virtual void OnRoom(bool overdraft) = 0;
   };
 
-  // A request's part of the budgets; returns it on destruction. Move-only, but not while it waits
-  // or overdraws. The Admission and the account's outlive it. One thread at a time.
+  // A request's share of the budgets, returned on destruction. Move-only, but not while it waits or
+  // overdraws. The Admission and the account outlive it. One thread at a time.
   class Lease {
    public:
     Lease() = default;
@@ -81,10 +81,10 @@ class Admission {
     Lease& operator=(Lease&& other) noexcept;
     ~Lease();
 
-    // Whether it is one; a default-constructed one is not.
+    // Whether it was admitted; a default-constructed one was not.
     bool active() const { return owner_ != nullptr; }
     std::int64_t bytes() const { return amounts_[static_cast<std::size_t>(Resource::kBytes)]; }
-    // What has come is there, so this is never refused.
+    // Never refused, because the bytes have already arrived.
     void Add(std::int64_t bytes);
     // Requires bytes <= bytes(). May call waiters: no lock is held.
     void Return(std::int64_t bytes);
@@ -95,32 +95,32 @@ class Admission {
     void Swap(Lease& other) noexcept;
 
     Admission* owner_ = nullptr;
-    std::array<Holding*, kHolderKindCount> holders_{};  // The account's that have a bound.
-    bool of_identity_ = false;                          // The last of them.
-    std::atomic<std::int64_t>* calls_ = nullptr;        // Of the connection, which count this one.
+    std::array<Holding*, kHolderKindCount> holders_{};  // The account's holders that have a bound.
+    bool of_identity_ = false;                          // The last holder is an identity.
+    // The connection's count, which includes this lease.
+    std::atomic<std::int64_t>* calls_ = nullptr;
     std::array<std::int64_t, kResourceCount> amounts_{};
-    // Set when it is called from the line, by whichever thread does that.
+    // Set by the thread that calls the waiter.
     std::atomic<std::int64_t> expected_bytes_{0};  // Until its step has come.
     std::atomic<bool> overdraws_{false};           // Until EndOverdraft.
   };
 
   Admission(AdmissionLimits limits, Metrics& metrics);
 
-  // ResourceExhausted, naming the budget, what was asked for and what is free, when it does not
-  // fit or the caller has its share; Unavailable after Close, or when it needs a lane while not
-  // ready. Counts the refusal with `model`. A request larger than the whole budget is
-  // InvalidArgument: no retry will help. A holder that has nothing inside may exceed its share with
-  // one request, if an eighth of the budget stays free or nobody else is inside. An identity's
-  // limits hold whatever is free; what exceeds one of them alone is InvalidArgument too. What
-  // needs a lane is bounded by max_connection_calls as well.
+  // ResourceExhausted, naming the budget, the requested and the free amount, when it does not fit
+  // or the caller has its share; Unavailable after Close, or when it needs a lane while not ready.
+  // Counts the refusal with `model`. InvalidArgument for a request larger than the whole budget, or
+  // than an identity's limit: no retry helps. A holder with nothing inside may exceed its share
+  // with one request if an eighth of the budget stays free or nobody else is inside. An identity's
+  // limits hold whatever is free. max_connection_calls also bounds requests that need a lane.
   absl::StatusOr<Lease> Admit(std::int64_t bytes, ModelMetrics& model, Needs needs = Needs::kLane,
                               CallAccount account = {});
-  // A lease that grows, by at most `chunk_bytes` in an unasked step.
+  // Admits a growing lease, whose steps without asking have at most `chunk_bytes`.
   absl::StatusOr<Lease> AdmitStream(std::int64_t chunk_bytes, ModelMetrics& model,
                                     CallAccount account = {});
 
-  // Takes so many bytes more, for a lease of Admit; the refusals are Admit's. After one the lease
-  // is of no use.
+  // Takes this many more bytes for a lease of Admit; the refusals are Admit's. After one the lease
+  // is useless.
   absl::Status TakeMore(Lease& lease, std::int64_t bytes, ModelMetrics& model) {
     return Take(lease, Resource::kBytes, bytes, model);
   }
@@ -129,13 +129,13 @@ class Admission {
   bool MayGrow(const Lease& lease) const;
   // Calls the waiter when the lease may take a step of about `step_bytes`, perhaps at once.
   void AwaitRoom(Lease& lease, std::int64_t step_bytes, std::weak_ptr<Waiter> waiter);
-  // Without effect on a lease that does neither.
+  // No effect on a lease that neither waits nor overdraws.
   void StopAwaiting(Lease& lease);
   void EndOverdraft(Lease& lease);
 
   // Refuses everything from now on.
   void Close() { closed_.store(true, std::memory_order_relaxed); }
-  // Not ready: no lane is left that works.
+  // Not ready: no lane works any more.
   void SetReady(bool ready) { ready_.store(ready, std::memory_order_relaxed); }
   bool ready() const { return ready_.load(std::memory_order_relaxed); }
 
@@ -182,10 +182,10 @@ class Admission {
   std::atomic<bool> closed_{false};
   std::atomic<bool> ready_{true};
 
-  // Sequentially consistent, with the total of the bytes: either whoever returns bytes sees the
-  // waiter and calls it, or the waiter sees the bytes.
+  // Sequentially consistent, like the total of the bytes: either the thread that returns bytes sees
+  // the waiter and calls it, or the waiter sees the bytes.
   std::atomic<std::int64_t> waiting_{0};
-  // What leases that were called from the line are about to add.
+  // Bytes that called leases are about to add.
   std::atomic<std::int64_t> expected_bytes_{0};
   Mutex mutex_;
   std::vector<Line> line_ ABSL_GUARDED_BY(mutex_);

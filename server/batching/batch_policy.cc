@@ -16,15 +16,15 @@ TimePoint EndOfDelay(TimePoint oldest, const BatchLimits& limits) {
   return limits.max_queue_delay < left ? oldest + limits.max_queue_delay : kNever;
 }
 
-// What a request of no bytes costs a lane, in KiB of others.
+// The cost of a request without bytes, in KiB of others.
 constexpr std::int64_t kRequestKib = 4;
 
-// What DrainRate takes its average over.
+// The span of DrainRate's average.
 constexpr std::int64_t kSpanBatches = 8;
 constexpr Duration kSpanTime = std::chrono::milliseconds(5);
 
-// By how many requests a holder has clearly more than another: after the exchange it still has as
-// many, so that two do not drop each other's in turn.
+// The lead of a holder over another that counts as clear: after the exchange it still has as many,
+// so that the two do not drop each other's requests in turn.
 constexpr std::int64_t kClearlyMore = 2;
 
 }  // namespace
@@ -57,7 +57,7 @@ BatchDecision DecideBatch(absl::Span<const WaitingRequest> waiting, const BatchL
     if (full) break;
   }
   if (full || closing) return {take, kNever};
-  // Not full, so the prefix is the whole line, and its oldest the line's.
+  // It is not full, so the prefix is the whole line, and its oldest is the line's.
   const TimePoint ready_at = EndOfDelay(oldest, limits);
   if (ready_at <= now) return {take, kNever};
   return {0, ready_at};
@@ -99,7 +99,7 @@ Duration DrainRate::TimeFor(std::int64_t cost) const {
   if (earlier_.batches == 0 || taken <= 0) return Duration::zero();
   const double time = static_cast<double>((earlier_.time + current_.time).count());
   const double needed = static_cast<double>(cost) * time / static_cast<double>(taken);
-  // Below the largest double that is a Duration; nobody has more patience than this.
+  // Below the largest double that is a Duration; no patience is longer than this.
   constexpr double kLongest = 9e18;
   return Duration(static_cast<Duration::rep>(std::min(needed, kLongest)));
 }

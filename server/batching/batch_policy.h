@@ -1,5 +1,5 @@
-// When do waiting requests become a batch, which, and whose turn is it? Pure functions of what
-// waits, the limits and the time, so that every decision is a test.
+// Decides when waiting requests become a batch, which ones, and whose turn it is. Pure functions of
+// the waiting requests, the limits and the time, so that every decision can be tested.
 //
 // Four questions, one function each:
 // - whether a request enters a line, and in whose place: DecideArrival;
@@ -25,8 +25,8 @@ namespace normd {
 struct BatchLimits {
   std::int64_t max_rows = std::int64_t{1} << 20;
   std::int64_t max_bytes = std::int64_t{64} << 20;
-  // How long a free lane may leave the oldest request waiting for company. 0: it takes what is
-  // there. Raise it only where measurement shows that larger batches pay: it is added to the
+  // The longest time that a free lane leaves the oldest request waiting for others. 0: it takes
+  // what is there. Raise it only if measurements show that larger batches pay: it is added to the
   // latency of a lightly loaded server.
   Duration max_queue_delay{0};
 };
@@ -44,7 +44,7 @@ struct WaitingRequest {
 TimePoint DueAt(Priority priority, TimePoint admitted, Duration aging);
 
 struct BatchDecision {
-  // How many from the front to take now; 0: none yet.
+  // The number of requests to take from the front now; 0: none yet.
   std::size_t take = 0;
   // With take == 0: ask again then, or when something changes.
   TimePoint ask_again = kNever;
@@ -66,24 +66,24 @@ struct QueueTotals {
 
 inline constexpr TimePoint kAtOnce = TimePoint::min();
 
-// From when on DecideBatch takes from a line of these totals: kAtOnce, the end of its queue delay,
-// or kNever when it is empty. What a queue keeps up to date at each change, in constant time, so
-// that DecideBatch runs only when there is something to take.
+// The time at which DecideBatch takes from a line with these totals: kAtOnce, the end of its queue
+// delay, or kNever when it is empty. A queue maintains it at each change, in constant time, so that
+// DecideBatch runs only when it can take something.
 TimePoint ReadyAt(const QueueTotals& totals, const BatchLimits& limits, bool closing);
 
-// Whether a request is computed at once, by the thread that brings it: when nothing waits, so that
-// it overtakes nobody, when its line wants no company, and when it has no more than `inline_bytes`;
-// 0 of them: never.
+// Whether the thread that brings a request computes it at once: when nothing waits, so that it
+// overtakes no other, when its line does not wait for others, and when it has at most
+// `inline_bytes`; 0 of them: never.
 bool RunsInline(const WaitingRequest& request, std::int64_t waiting_requests,
                 const BatchLimits& limits, std::int64_t inline_bytes);
 
-// Start-time fair queueing over models. Virtual time is work that was charged; it stands still
-// while nothing is taken. A model's turn begins where its last batch ended, or now if it has waited
-// for nothing since: nobody saves up a share by being idle, and nobody sheds a debt by it. The
-// earliest turn goes next, and its beginning becomes the virtual time of now. So while one model
-// has a flood, another's request waits for no more than the batch that each lane computes; with
-// several floods, for at most one batch more of each. Source: Goyal, Vin, Cheng, "Start-time fair
-// queueing" (1997), with batches as packets.
+// Start-time fair queueing over models. Virtual time is charged work; it stands still while nothing
+// is taken. A model's turn begins where its last batch ended, or now if nothing of it has waited
+// since: an idle model saves up no share, and loses no debt. The earliest turn is next, and its
+// beginning becomes the current virtual time. So while one model has a flood, another's request
+// waits at most for the batch that each lane computes; with several floods, for at most one more
+// batch of each. Source: Goyal, Vin, Cheng, "Start-time fair queueing" (1997), with batches as
+// packets.
 using VirtualTime = std::int64_t;
 
 struct Turn {
@@ -93,26 +93,26 @@ struct Turn {
   friend auto operator<=>(const Turn&, const Turn&) = default;
 };
 
-// What a request costs a lane: its KiB, with a few for its being a request at all.
+// The cost of a request to a lane: its KiB, plus a few for any request.
 std::int64_t Cost(const WaitingRequest& request);
 
-// What a model is charged for one request: its cost, twice as much for each level less. So where
-// models flood, one of high priority gets twice the share of one of normal, which gets twice that
-// of one of low.
+// The charge of one request to its model: its cost, doubled for each lower level. So where models
+// flood, one of high priority gets twice the share of one of normal, which gets twice that of one
+// of low.
 VirtualTime Charge(const WaitingRequest& request);
 
-// How fast lanes take from lines that they cannot empty. Only then is the time between two batches
-// what the lanes need; otherwise it is what the clients leave. Batches of different lanes come in
-// clusters, so it is an average over at least eight of them and 5 ms, and of at most twice that and
+// The rate at which lanes take from lines that they cannot empty. Only then is the time between two
+// batches the lanes' need; otherwise it depends on the clients. Batches of different lanes come in
+// clusters, so the average is over at least eight of them and 5 ms, and over at most twice that and
 // the last one.
 class DrainRate {
  public:
-  // Lanes took a batch of this cost at `now`, and left something that could have gone.
+  // Lanes took a batch of this cost at `now`, and left requests that could have gone.
   void OnTake(std::int64_t cost, TimePoint now);
-  // Nothing is left that may go.
+  // No request is left that may go.
   void Reset() { *this = DrainRate(); }
 
-  // How long lanes need until they have taken what costs `cost`; zero while too little is known.
+  // The time until lanes have taken work of this cost; zero while too little is known.
   Duration TimeFor(std::int64_t cost) const;
 
  private:
@@ -126,28 +126,28 @@ class DrainRate {
   TimePoint last_ = kNever;
 };
 
-// What a request finds that comes to a line. A holder is whom its requests count against.
+// The situation of a request that comes to a line. A holder is the account that it counts against.
 struct Arrival {
   bool line_is_full = false;
-  Duration wait{};                      // An estimate of how long it would wait at the end.
+  Duration wait{};                      // An estimate of its wait at the end.
   Duration wait_instead{};              // The same, in place of the request that may be dropped.
-  Duration patience = Duration::max();  // How long it may wait to be in time.
+  Duration patience = Duration::max();  // The longest wait with which it is in time.
   std::int64_t own_waiting = 0;         // Requests of its holder.
-  std::int64_t most_waiting = 0;  // Those that may be dropped of the holder with most of them.
+  std::int64_t most_waiting = 0;        // The droppable requests of the holder with most of them.
 };
 
 enum class Verdict {
   kEnters,
-  kReplaces,  // The newest request of the holder that has most is dropped for it.
+  kReplaces,  // It replaces the newest request of the holder that has most.
   kFindsNoRoom,
   kIsLate,
 };
 
-// A request is late if it would spend more than three quarters of its patience waiting: the rest is
-// for what the estimate is wrong by. If it is late, or finds the line full, a holder with at least
-// two requests more than its own gives one up for it. Such a request may wait for all of its
-// patience, so that a holder whose flood fills the line to where its own requests are late does not
-// shut out others with the same deadlines.
+// A request is late if it would spend more than three quarters of its patience waiting: the rest
+// covers errors of the estimate. If it is late, or finds the line full, a holder with at least two
+// more requests than its own gives one up for it. Such a request may wait for all of its patience,
+// so that a holder whose flood fills the line until its own requests are late does not shut out
+// others with the same deadlines.
 Verdict DecideArrival(const Arrival& arrival);
 
 }  // namespace normd

@@ -1,5 +1,5 @@
-// How many of the requests that wait for one model version each holder has, and which of them gives
-// way first to another holder's.
+// The number of each holder's requests that wait for one model version, and which holder gives way
+// first to another's.
 
 #ifndef NORMD_SERVER_BATCHING_HOLDER_COUNTS_H_
 #define NORMD_SERVER_BATCHING_HOLDER_COUNTS_H_
@@ -13,15 +13,15 @@
 
 namespace normd {
 
-// Not thread-safe. Costs: O(log n) in the holders, constant for Most and Droppable. Nothing is
-// allocated but by Reserve.
+// Not thread-safe. Costs: O(log n) in the holders, constant for Most and Droppable. Only Reserve
+// allocates.
 class HolderCounts {
  private:
   struct Holder;
   using Holders = std::list<Holder>;
 
  public:
-  // The part that a waiting request has here. Stays where it is while it is counted.
+  // A waiting request's entry here. Its address is constant while it is counted.
   class Entry {
    public:
     Entry() : link_(1, this), linked_(link_.begin()) {}
@@ -42,7 +42,7 @@ class HolderCounts {
     Holders holders_;
   };
 
-  // Sees to it that the next Add has what it needs. May throw std::bad_alloc.
+  // Reserves the next Add's memory. May throw std::bad_alloc.
   static void Reserve(Spares& spares);
   // Counts `entry` against `holder`, unless that is 0. Requires a Reserve before it.
   void Add(Entry& entry, std::uint64_t holder, bool may_be_dropped, Spares& spares);
@@ -50,7 +50,7 @@ class HolderCounts {
   void Remove(Entry& entry, std::uint64_t holder, Spares& spares);
 
   std::int64_t WaitingOf(std::uint64_t holder) const;
-  // How many entries that may be dropped the holder with most of them has; 0: there are none.
+  // The droppable entries of the holder with most of them; 0: there are none.
   std::int64_t MostDroppable() const { return ranks_.empty() ? 0 : ranks_.rbegin()->first; }
   // The newest of them. Requires that there is one.
   Entry& Droppable() const { return *ranks_.rbegin()->second->droppable.back(); }

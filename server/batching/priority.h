@@ -1,4 +1,4 @@
-// How urgent a request is, in its client's eyes.
+// A request's urgency, from its client's point of view.
 
 #ifndef NORMD_SERVER_BATCHING_PRIORITY_H_
 #define NORMD_SERVER_BATCHING_PRIORITY_H_

@@ -1,4 +1,4 @@
-// What a request is told that does not get into the queue, or has to leave it for another.
+// The errors of requests that do not get into the queue, or have to leave it for another.
 
 #ifndef NORMD_SERVER_BATCHING_QUEUE_REFUSALS_H_
 #define NORMD_SERVER_BATCHING_QUEUE_REFUSALS_H_
@@ -11,11 +11,11 @@
 
 namespace normd {
 
-// ResourceExhausted, each. `waiting`: how many requests of its model version do.
+// Each is ResourceExhausted. `waiting`: the waiting requests of its model version.
 absl::Status NoRoom(const Request& request, std::int64_t waiting);
-// It would wait for longer than its deadline or its own time-out leave.
+// It would wait for longer than its deadline or its own time-out allows.
 absl::Status TooLate(const Request& request, const Arrival& arrival);
-// `request` waits and is dropped for the one that `arrival` is about.
+// `request` waits and is dropped for `arrival`'s.
 absl::Status GivesWay(const Request& request, const Arrival& arrival);
 
 }  // namespace normd

@@ -28,7 +28,7 @@ void Complete(std::unique_ptr<Request> request, OutputBuffers&& outputs, const B
 void Complete(std::unique_ptr<Request> request, Buffer only_output, const BatchInfo& batch) {
   OutputBuffers outputs;
   outputs.push_back(std::move(only_output));
-  // Those on request, which the caller was not asked for.
+  // Outputs on request, for which the caller was not asked.
   outputs.resize(std::max<std::size_t>(request->geometry.outputs.size(), 1));
   Complete(std::move(request), std::move(outputs), batch);
 }

@@ -1,7 +1,6 @@
 // A request between the front end that decoded it and the lane that computes it. It knows no
 // protocol and no operation: each of its inputs is a list of views of memory that the front end
-// owns (slices of a message today, a mapped region tomorrow); each of its outputs goes to memory
-// that the front end names or comes back as a Buffer.
+// owns; each of its outputs goes to memory that the front end names or comes back as a Buffer.
 
 #ifndef NORMD_SERVER_BATCHING_REQUEST_H_
 #define NORMD_SERVER_BATCHING_REQUEST_H_
@@ -27,7 +26,7 @@
 
 namespace normd {
 
-// The batch that a request rode in.
+// The batch that a request was part of.
 struct BatchInfo {
   std::int64_t id = 0;
   std::int64_t requests = 0;
@@ -37,7 +36,7 @@ struct BatchInfo {
 
 using OutputBuffers = absl::InlinedVector<Buffer, kInlinedOutputs>;
 
-// What `done` receives. With an error, only `status` and `stages` mean something.
+// The argument of `done`. With an error, only `status` and `stages` are valid.
 struct Completion {
   absl::Status status;
   // One for each of the model's outputs, of geometry.outputs; empty where Request::outputs
@@ -50,20 +49,20 @@ struct Completion {
 // One tensor's bytes in order, of any split and alignment.
 using ByteViews = absl::InlinedVector<ConstBytes, 4>;
 
-// Where the bytes of an input are. Lanes read them where they lie if they can, or copy them once;
-// see Lane::access.
+// The place of an input's bytes. Lanes read them in place if they can, or copy them once; see
+// Lane::access.
 struct InputMemory {
   ByteViews views;
-  MemoryPlace place;  // Where all of them lie.
+  MemoryPlace place;  // The place of all of them.
 };
 
-// Where an output is to go; with no bytes, the lane supplies a Buffer.
+// The place of an output; if empty, the lane supplies a Buffer.
 struct OutputMemory {
   MutableBytes bytes;
   MemoryPlace place;
 };
 
-// How the protocol of a request has its queue time-out, which errors repeat.
+// The form of the queue time-out in the request's protocol, which errors repeat.
 enum class TimeoutField {
   kQueueTimeoutNs,  // "queue_timeout_ns", in nanoseconds.
   kTimeout,         // The parameter "timeout", in microseconds.
@@ -81,32 +80,31 @@ struct Request {
   RequestOptions options;                     // Requests of one batch may differ in them.
   Geometry geometry;
 
-  // One for each of the model's inputs, of geometry.inputs. Valid while `input_owner` lives;
-  // the lane releases it as soon as it has read them all.
+  // One for each of the model's inputs, in the order of geometry.inputs. Valid while `input_owner`
+  // lives; the lane releases it as soon as it has read them all.
   absl::InlinedVector<InputMemory, kInlinedInputs> inputs;
   std::shared_ptr<void> input_owner;  // shared: a mapped region serves many requests.
-  // Set by an InputStager: a block of pinned memory in which each input is one view. That of an
-  // only input is the whole block, which may then become an output. Empty: the inputs are not
-  // staged.
+  // Set by an InputStager: a block of pinned memory in which each input is one view. A single input
+  // fills the whole block, which may then become an output. Empty: the inputs are not staged.
   Buffer staged;
 
-  // Where the results go: empty, or one for each of the model's outputs. What is named is
-  // element-aligned, of geometry.outputs, and valid until `done`. It overlaps no other output and
-  // no input of any request, unless it is exactly the one of this request that the model's kernels
-  // allow to be overwritten: a norm's x, a fused layer's y.
+  // The places of the results: empty, or one for each of the model's outputs. Named memory is
+  // element-aligned, as in geometry.outputs, and valid until `done`. It overlaps no other output
+  // and no input of any request, except that it may be exactly the input of this request that the
+  // model's kernels may overwrite: a norm's x, a fused layer's y.
   absl::InlinedVector<OutputMemory, kInlinedOutputs> outputs;
 
   TimePoint arrival{};          // When the front end began to decode it.
   TimePoint admitted{};         // When it entered the queue; set by BatchQueue.
   TimePoint deadline = kNever;  // Not computed once this has passed.
-  // How long it may wait for a lane; once taken, it is computed. Longer than any clock: for ever.
+  // The time limit for waiting for a lane; once taken, it is computed. Beyond any clock: no limit.
   Duration queue_timeout = Duration::max();
   TimeoutField timeout_field = TimeoutField::kQueueTimeoutNs;
   Priority priority = Priority::kNormal;
-  // Whom it counts against, so that overload is first felt by whoever sends most. 0: nobody.
+  // The holder that it counts against, so that the busiest sender feels overload first. 0: none.
   std::uint64_t holder = 0;
-  // Whether it may be refused because it would be late, or dropped for another while it waits. Not
-  // what belongs to something larger that is already under way.
+  // Whether it may be refused as late, or dropped for another while it waits. False for parts of
+  // something larger that is already in progress.
   bool may_be_dropped = true;
   // Whether Push may compute it and run `done` before it returns. For front ends that hold no lock
   // and have nothing else to do on that thread.
@@ -141,13 +139,13 @@ void Fail(std::unique_ptr<Request> request, absl::Status status);
 // Cancelled or DeadlineExceeded when nobody waits for the result any more; OK otherwise.
 absl::Status CheckWanted(const Request& request, TimePoint now);
 
-// Until when an admitted request may wait in the queue: the end of its time-out, or its deadline.
+// The end of an admitted request's wait in the queue: that of its time-out, or its deadline.
 TimePoint WaitsUntil(const Request& request);
-// Its error when that has passed: DeadlineExceeded, naming the one of the two.
+// The error after that time: DeadlineExceeded, which names the one of the two.
 absl::Status WaitedTooLong(const Request& request);
 
-// How long lanes have a batch, as an average that follows within some eight of them. Thread-safe.
-// Relaxed: it is an estimate, and an update that another overwrites is missed by nobody.
+// An average of the lanes' time per batch, over about the last eight. Thread-safe. Relaxed: it is
+// an estimate, and a lost update does no harm.
 class LaneTime {
  public:
   void Record(Duration time) {
@@ -160,8 +158,8 @@ class LaneTime {
   std::atomic<Duration::rep> average_{0};
 };
 
-// Requests of one model version and one type, computed together. At least one. Ends with the work
-// on it.
+// Requests of one model version and one type, computed together. At least one. It ends with the
+// work on it.
 struct Batch {
   Batch() = default;
   Batch(const Batch&) = delete;
@@ -177,31 +175,31 @@ struct Batch {
   std::int64_t rows = 0;
   std::int64_t bytes = 0;
   TimePoint taken{};
-  // Where the time from `taken` to its end counts; null: nowhere. shared: a batch may outlive what
-  // the queue knows of its model.
+  // Receives the time from `taken` to its end; null: none does. shared: a batch may outlive the
+  // queue's knowledge of its model.
   std::shared_ptr<LaneTime> lane_time;
   const Clock* clock = nullptr;  // With `lane_time`.
 };
 
-// Brings inputs to where devices can read them, on the thread that has just received them: the
-// bytes are in that core's cache. Thread-safe.
+// Moves inputs to where devices can read them, on the thread that has just received them: the bytes
+// are in that core's cache. Thread-safe.
 class InputStager {
  public:
   virtual ~InputStager() = default;
 
-  // Leaves the request alone, or moves its inputs to Request::staged and lets input_owner go. Never
-  // waits for anything but the copy.
+  // Leaves the request alone, or moves its inputs to Request::staged and releases input_owner.
+  // Waits only for the copy.
   virtual void Stage(Request& request) = 0;
 };
 
-// What computes batches, one at a time.
+// Computes batches, one at a time.
 class BatchRunner {
  public:
   virtual ~BatchRunner() = default;
 
-  // Completes each request of the batch exactly once, during the call or later. Requests that are
-  // cancelled or expired by now end without being computed. An error means that it can do no
-  // further work; it has then still completed this batch.
+  // Completes each request of the batch exactly once, during the call or later. Cancelled or
+  // expired requests end without being computed. After an error it can do no further work; it has
+  // still completed this batch.
   virtual absl::Status Execute(std::unique_ptr<Batch> batch) = 0;
 };
 

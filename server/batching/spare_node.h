@@ -1,12 +1,13 @@
-// Nodes of sets and maps that are made before they are needed: whatever can be in one keeps its
-// node while it is not, so that a change of place allocates nothing and cannot fail.
+// Nodes of sets and maps that are made in advance: an element keeps its node while it is outside,
+// so that moving it allocates nothing and cannot fail.
 
 #ifndef NORMD_SERVER_BATCHING_SPARE_NODE_H_
 #define NORMD_SERVER_BATCHING_SPARE_NODE_H_
 
 namespace normd {
 
-// A node for a std::set or std::map that does not hold its element yet. May throw std::bad_alloc.
+// A node for a std::set or std::map, with an element still to be assigned. May throw
+// std::bad_alloc.
 template <typename Set>
 typename Set::node_type NewNode() {
   Set one;

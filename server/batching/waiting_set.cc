@@ -31,7 +31,7 @@ WaitingRequest FactsOf(const Request& request, TimePoint admitted) {
   return {request.geometry.rows, request.geometry.LargerBytes(), admitted, request.priority};
 }
 
-// How long it may wait, if lanes then have it for `computation`; Duration::max(): for ever.
+// The longest wait, if lanes then have it for `computation`; Duration::max(): no limit.
 Duration PatienceOf(const Request& request, TimePoint now, Duration computation) {
   const Duration timeout = std::max(request.queue_timeout, Duration::zero());
   if (request.deadline == kNever) return timeout;
@@ -100,7 +100,7 @@ WaitingSet::Added WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint n
   HolderCounts::Reserve(spare_holders_);
   const auto waiting = spare_.begin();
 
-  // Nothing fails from here on.
+  // Nothing can fail from here on.
   waiting->id_node.key() = request->id;
   waiting->id_node.mapped() = waiting;
   const bool unique = by_id_.insert(std::move(waiting->id_node)).inserted;
@@ -126,14 +126,14 @@ WaitingSet::Added WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint n
   request->model->metrics().AddQueued(1);
   group.holders.Add(*waiting, request->holder, request->may_be_dropped, spare_holders_);
   waiting->request = std::move(request);
-  // A line that may already go stays where it is: its oldest is the same.
+  // A line that may already go stays in place: its oldest is the same.
   if (line.place != Line::kReady) Place(line);
   if (gives_way != nullptr) added.dropped = Remove(gives_way->request->id, now);
   return added;
 }
 
-// What is ahead of a request are all of its level and above it: those of lower levels that have
-// aged enough are left out, which makes the estimate smaller and refuses nobody wrongly.
+// All requests of its level and above are ahead of it. Aged requests of lower levels are left out,
+// which makes the estimate smaller and refuses none wrongly.
 Arrival WaitingSet::ArrivalOf(const Request& request, Group& group, TimePoint now) const {
   Arrival arrival;
   arrival.line_is_full = group.requests >= group.max_requests;
@@ -144,7 +144,7 @@ Arrival WaitingSet::ArrivalOf(const Request& request, Group& group, TimePoint no
   if (request.may_be_dropped && options_.refuse_late) {
     arrival.patience = PatienceOf(request, now, group.lane_time->average());
   }
-  // There is room, as in most cases, or nobody to give any.
+  // There is room, as in most cases, or no request to replace.
   if (!arrival.line_is_full && arrival.wait == Duration::zero()) return arrival;
   if (request.holder == 0 || group.holders.MostDroppable() == 0) return arrival;
   arrival.own_waiting = group.holders.WaitingOf(request.holder);
@@ -156,7 +156,7 @@ Arrival WaitingSet::ArrivalOf(const Request& request, Group& group, TimePoint no
   return arrival;
 }
 
-// The one that gives way to another's, if any does.
+// The request that gives way to another holder's, if any does.
 WaitingSet::Waiting& WaitingSet::Droppable(const Group& group) {
   return static_cast<Waiting&>(group.holders.Droppable());
 }
@@ -191,7 +191,7 @@ std::unique_ptr<Request> WaitingSet::Remove(std::uint64_t id, TimePoint now) {
 std::vector<std::unique_ptr<Request>> WaitingSet::RemoveExpired(TimePoint now) {
   std::vector<std::unique_ptr<Request>> expired;
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    expired.emplace_back();  // First its place, so that no request is out and homeless.
+    expired.emplace_back();  // Its new place first, so that a request is never without one.
     expired.back() = Remove(deadlines_.begin()->second, now);
   }
   return expired;
@@ -280,8 +280,8 @@ TimePoint WaitingSet::NextDeadline() const {
   return deadlines_.empty() ? kNever : deadlines_.begin()->first;
 }
 
-// A group in which nothing waits may have been another model's at the same address: it takes over
-// what that one owes, and nothing else.
+// A group without waiting requests may have been another model's at the same address: the new one
+// takes over its debt, and nothing else.
 WaitingSet::Group& WaitingSet::GroupFor(const Model& model) {
   auto found = by_model_.find(&model);
   if (found == by_model_.end()) {
@@ -302,7 +302,7 @@ WaitingSet::Group& WaitingSet::GroupFor(const Model& model) {
   return group;
 }
 
-// For a group in which nothing waits.
+// For a group without waiting requests.
 void WaitingSet::Rest(Group& group) {
   if (by_id_.empty()) {
     ForgetAll();
@@ -322,13 +322,13 @@ void WaitingSet::Release(Group& group) {
   group.model_node = by_model_.extract(found);
 }
 
-// Where nothing waits, nobody has a debt to anybody.
+// If nothing waits, there are no debts.
 void WaitingSet::ForgetAll() {
   while (!groups_.empty()) Release(groups_.front());
   virtual_now_ = 0;
 }
 
-// Leaves the line's place as it is: the caller calls Place when it has extracted all it wants.
+// Keeps the line's place: the caller calls Place when it has extracted all it wants.
 std::unique_ptr<Request> WaitingSet::Extract(Waitings::iterator waiting, TimePoint now) {
   Line& line = *waiting->line;
   line.group->holders.Remove(*waiting, waiting->request->holder, spare_holders_);

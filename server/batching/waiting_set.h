@@ -1,11 +1,13 @@
-// What waits in a BatchQueue, without its lock and its sleepers: for each model version a line of
-// requests of each type, and the orders in which models, lines and requests come due.
+// The waiting requests of a BatchQueue, without its lock and its sleepers: for each model version a
+// line of requests of each type, and the orders in which models, lines and requests are due.
 //
-// A request counts against its holder, and of each model version the set knows which holder has
-// most waiting: where there is no room for another's, or only too late, that one gives way.
+// A request counts against its holder, and for each model version the set knows the holder with
+// most waiting requests: if there is no room for another's request, or only too late, that holder
+// gives way.
 //
-// Costs: Add, Remove and each request of a batch O(log n) in what waits; NextBatch and NextDeadline
-// constant. Nothing is allocated once the set has held as many requests, models and holders before.
+// Costs: Add, Remove and each request of a batch O(log n) in the waiting requests; NextBatch and
+// NextDeadline constant. Nothing is allocated once the set has held as many requests, models and
+// holders before.
 
 #ifndef NORMD_SERVER_BATCHING_WAITING_SET_H_
 #define NORMD_SERVER_BATCHING_WAITING_SET_H_
@@ -33,21 +35,21 @@ namespace normd {
 // their time in Stage::kQueue.
 class WaitingSet {
  public:
-  // The clock, which outlives all batches, is for the time that they take.
+  // The clock, which outlives all batches, measures their time.
   WaitingSet(const BatchQueueOptions& options, const Clock& clock)
       : options_(options), clock_(clock) {}
 
   struct Added {
     bool ok() const { return status.ok(); }
     absl::Status status;
-    // Why somebody was refused: the request, or else what was dropped for it.
+    // The reason of a refusal: for the request, or else for the dropped one.
     std::optional<Rejection> rejection;
-    std::unique_ptr<Request> dropped;  // Null: nothing.
+    std::unique_ptr<Request> dropped;  // Null: none.
     absl::Status dropped_with;
   };
   // Takes `request` on success, by DecideArrival. ResourceExhausted when its model version has as
-  // many waiting as it may, or it would be late; `request` then stays with the caller. So it does
-  // when this throws std::bad_alloc, which leaves the set as it was.
+  // many waiting as it may, or it would be late; `request` then stays with the caller. It also does
+  // when this throws std::bad_alloc, which leaves the set unchanged.
   Added Add(std::unique_ptr<Request>& request, TimePoint now);
 
   // A batch of `request` alone if it is to be computed inline, by RunsInline; otherwise null, and
@@ -56,26 +58,26 @@ class WaitingSet {
 
   // Null when no such request waits.
   std::unique_ptr<Request> Remove(std::uint64_t id, TimePoint now);
-  // Those that may wait no longer, by WaitsUntil.
+  // Removes the requests that may wait no longer, by WaitsUntil.
   std::vector<std::unique_ptr<Request>> RemoveExpired(TimePoint now);
   std::vector<std::unique_ptr<Request>> RemoveAll(TimePoint now);
 
   // A batch of the model version with the earliest Turn among those with a line that DecideBatch
-  // lets go; from its line whose front is due first. Null: none.
+  // releases; from its line whose front is due first. Null: none.
   std::unique_ptr<Batch> TakeBatch(TimePoint now);
 
-  // What waits, and what is still added, is no longer held back for company.
+  // Waiting and later requests are no longer held back for company.
   void EndQueueDelay();
 
-  // When TakeBatch has something to give; kAtOnce when it has now, kNever when nothing waits.
+  // The time at which TakeBatch has a batch; kAtOnce if it has one now, kNever when nothing waits.
   TimePoint NextBatch() const;
   TimePoint NextDeadline() const;
   std::int64_t size() const { return static_cast<std::int64_t>(by_id_.size()); }
 
  private:
-  // The orders are std::sets and std::maps for their nodes: whatever can be in one keeps its node
-  // while it is not, so that a change of place allocates nothing and cannot fail. (A hash map of
-  // abseil's is broken once it has found no memory to grow.)
+  // The orders are std::sets and std::maps for their nodes: an element keeps its node while it is
+  // outside, so that moving it allocates nothing and cannot fail. (abseil's hash map is broken once
+  // it has found no memory to grow.)
   struct Group;
   struct Line;
   struct Waiting;
@@ -116,11 +118,12 @@ class WaitingSet {
     std::int64_t max_requests = 0;
     std::int64_t requests = 0;
     std::array<Line, 4> lines;
-    std::array<std::int64_t, kPriorityCount> cost{};  // What waits on each level costs so much.
+    // The cost of the waiting requests on each level.
+    std::array<std::int64_t, kPriorityCount> cost{};
     DrainRate drain;
     std::shared_ptr<LaneTime> lane_time;  // shared: with the batches that lanes have.
     HolderCounts holders;
-    VirtualTime end = 0;  // Where its last batch ended.
+    VirtualTime end = 0;  // The end of its last batch.
     enum { kAbsent, kReady, kResting } place = kAbsent;
     Turn turn;                   // In `ready_` or `resting_`.
     Turns::node_type turn_node;  // While it is in neither.

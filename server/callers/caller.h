@@ -1,4 +1,4 @@
-// Who calls: a connection and the peer at its other end, with what is counted for each.
+// A caller: a connection and the peer at its other end, with the counts of each.
 
 #ifndef NORMD_SERVER_CALLERS_CALLER_H_
 #define NORMD_SERVER_CALLERS_CALLER_H_
@@ -12,18 +12,18 @@
 
 namespace normd {
 
-// What a budget is of.
+// The kinds of budget.
 enum class Resource { kRequests, kBytes, kChunkBytes };
 inline constexpr std::size_t kResourceCount = 3;
 
-// What somebody has of the server's budgets at the moment.
+// The current holdings of the server's budgets.
 struct Holding {
-  // Relaxed: they guard no memory, and a share is judged by what was there before an addition.
+  // Relaxed: they guard no memory, and a share is judged by the amount before an addition.
   std::array<std::atomic<std::int64_t>, kResourceCount> amounts{};
-  // What an identity may have at once, whatever is free; 0: its share alone bounds it. Relaxed, as
-  // the amounts.
+  // The limits of an identity, whatever is free; 0: its share alone bounds it. Relaxed, like the
+  // amounts.
   std::array<std::atomic<std::int64_t>, kResourceCount> limits{};
-  std::uint64_t last_overdraft = 0;  // Guarded by the lock of whoever grants overdrafts.
+  std::uint64_t last_overdraft = 0;  // Guarded by the lock of the class that grants overdrafts.
 
   std::atomic<std::int64_t>& operator[](Resource resource) {
     return amounts[static_cast<std::size_t>(resource)];
@@ -36,9 +36,9 @@ struct Holding {
   }
 };
 
-// What the service was given of a connection: counted where messages arrive, read where connections
-// are watched. Relaxed in all: a reader that sees them late thinks for a moment that more is
-// undelivered.
+// The service's receipts from a connection: counted where messages arrive, read where connections
+// are watched. All relaxed: a reader that sees them late briefly overestimates the undelivered
+// bytes.
 struct DeliveredCounts {
   std::atomic<std::int64_t> bytes{0};
   std::atomic<std::int64_t> messages{0};
@@ -49,7 +49,8 @@ struct DeliveredCounts {
     bytes.fetch_add(message_bytes, std::memory_order_relaxed);
     messages.fetch_add(1, std::memory_order_relaxed);
   }
-  // Of a call, as HTTP/2 counts it. Each message has an allowance of 8 KiB for it (Undelivered).
+  // The size of a call's metadata, as HTTP/2 counts it. Each message has an allowance of 8 KiB for
+  // it (Undelivered).
   void AddMetadata(std::int64_t metadata_bytes) {
     constexpr std::int64_t kAllowed = std::int64_t{8} << 10;
     if (metadata_bytes > kAllowed) {
@@ -58,28 +59,28 @@ struct DeliveredCounts {
   }
 };
 
-// One address, of which there may be many connections; or one identity, whatever its addresses.
+// One address, which may have many connections; or one identity, whatever its addresses.
 struct Peer {
   const std::string name;  // See PeerNameOf.
-  const std::uint64_t id;  // No other peer of this process has it; never 0.
+  const std::uint64_t id;  // Unique among the peers of this process; never 0.
   Holding holding{};
 };
 
-// How a connection came.
+// The way in which a connection came.
 struct ConnectionOrigin {
   bool admin_listener = false;  // By the listener for admin calls.
-  // Which of the listening sockets; 0 for unix sockets, whose connections are one caller.
+  // The listening socket; 0 for unix sockets, whose connections are one caller.
   std::size_t listener = 0;
 };
 
 // One connection.
 struct Caller {
-  const std::string name;            // As gRPC spells the other end: "ipv4:192.0.2.1:4711".
+  const std::string name;            // gRPC's name of the other end: "ipv4:192.0.2.1:4711".
   const std::shared_ptr<Peer> peer;  // shared: by the peer's connections.
   const ConnectionOrigin origin{};
   Holding holding{};
   DeliveredCounts delivered{};
-  // Its calls that compute, while they are inside: see Admission. Relaxed, as the amounts of a
+  // Its calls that compute, while they are inside: see Admission. Relaxed, like the amounts of a
   // Holding.
   std::atomic<std::int64_t> calls{0};
 
@@ -87,7 +88,7 @@ struct Caller {
   bool is_one_connection() const { return name.rfind("unix:", 0) != 0; }
 };
 
-// A call of one message that has reached its handler, until it is over or its client gone: gRPC
+// A call of one message that has reached its handler, until it ends or its client is gone: gRPC
 // waits for nothing of it. Not thread-safe; `caller` outlives it and may be null.
 class CallInside {
  public:
@@ -110,8 +111,8 @@ class CallInside {
   Caller* caller_;
 };
 
-// Whom a call counts against: its connection, and its identity where there is one, else its peer.
-// Borrows; either may be null.
+// The accounts of a call: its connection, and its identity if there is one, else its peer. Borrows;
+// either may be null.
 struct CallAccount {
   // NOLINTNEXTLINE(google-explicit-constructor): a caller alone is an account.
   CallAccount(Caller* caller = nullptr, Peer* identity = nullptr)

@@ -1,4 +1,4 @@
-// All who call at the moment.
+// All current callers.
 
 #ifndef NORMD_SERVER_CALLERS_CALLERS_H_
 #define NORMD_SERVER_CALLERS_CALLERS_H_
@@ -15,29 +15,28 @@
 
 namespace normd {
 
-// The peer of a connection: the address without the port; for IPv6 the network of 64 bits, in which
-// one host can take any address that it likes. Connections are named as gRPC names them:
-// "ipv4:192.0.2.1:4711", "ipv6:%5B2001:db8::1%5D:4711" or "unix:".
+// The peer of a connection: the address without the port; for IPv6 the network of 64 bits, because
+// one host can take any address in it. Connections have gRPC's names: "ipv4:192.0.2.1:4711",
+// "ipv6:%5B2001:db8::1%5D:4711" or "unix:".
 std::string PeerNameOf(absl::string_view connection);
 
 // The accept loop holds each connection's caller while the connection lives, and each call holds
-// its own, so a call finds it with one look-up and without an allocation. Thread-safe; outlives
-// what it hands out. All but the counts may throw
-// std::bad_alloc.
+// its own, so a call finds it with one look-up and without an allocation. Thread-safe; outlives the
+// callers that it returns. Everything but the counts may throw std::bad_alloc.
 class Callers {
  public:
-  // A connection begins, with counts of its own: those of an earlier one, of which calls may still
-  // be inside, had the same name.
+  // Begins a connection with new counts: those of an earlier one, which may still have calls
+  // inside, had the same name.
   std::shared_ptr<Caller> Begin(absl::string_view connection, ConnectionOrigin origin = {});
-  // Whether somebody holds a connection of that name, and another origin.
+  // Whether a connection of that name, with another origin, is in use.
   bool IsOtherwise(absl::string_view connection, ConnectionOrigin origin);
-  // The caller of a call on that connection. Null for an empty name, which is nobody's.
+  // The caller of a call on that connection. Null for an empty name.
   std::shared_ptr<Caller> Find(absl::string_view connection);
 
-  // The peer of that name, which is made if nobody holds it; may throw std::bad_alloc.
+  // The peer of that name, made if it is not in use; may throw std::bad_alloc.
   std::shared_ptr<Peer> FindPeer(const std::string& name);
 
-  // How many of each somebody holds.
+  // The numbers in use.
   std::size_t connections() const { return connections_.size(); }
   std::size_t peers() const { return peers_.size(); }
 
@@ -46,7 +45,7 @@ class Callers {
 
   std::atomic<std::uint64_t> next_peer_id_{1};
   WeakTable<Peer> peers_;
-  WeakTable<Caller> connections_;  // Their ends use the peers.
+  WeakTable<Caller> connections_;  // Their destructors use the peers.
 };
 
 }  // namespace normd

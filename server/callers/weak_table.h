@@ -1,4 +1,4 @@
-// Objects that are found by their names for as long as somebody holds them.
+// Objects that can be found by their names for as long as they are in use.
 
 #ifndef NORMD_SERVER_CALLERS_WEAK_TABLE_H_
 #define NORMD_SERVER_CALLERS_WEAK_TABLE_H_
@@ -17,12 +17,12 @@
 
 namespace normd {
 
-// T has a constant `name`, which is not empty. Thread-safe; outlives what it hands out. A call
-// takes one short lock, that of the name's shard. Nothing is left of an object that nobody holds.
+// T has a constant `name`, which is not empty. Thread-safe; outlives the objects that it returns. A
+// call takes one short lock, that of the name's shard. An unused object leaves nothing behind.
 template <typename T>
 class WeakTable {
  public:
-  // Null when nobody holds one.
+  // Null when none is in use.
   std::shared_ptr<T> Find(absl::string_view name) {
     Shard& shard = ShardOf(name);
     MutexLock lock(shard.mutex);
@@ -30,10 +30,9 @@ class WeakTable {
     return found != shard.entries.end() ? found->second.lock() : nullptr;
   }
 
-  // If somebody holds one of that name, returns that one and drops `object`. May throw
-  // std::bad_alloc.
+  // If one of that name is in use, returns that one and drops `object`. May throw std::bad_alloc.
   std::shared_ptr<T> Add(std::unique_ptr<T> object) { return Put(std::move(object), false); }
-  // From here on the name is `object`'s; those who hold another of that name keep it.
+  // From here on the name is `object`'s; holders of another object of that name keep it.
   std::shared_ptr<T> Replace(std::unique_ptr<T> object) { return Put(std::move(object), true); }
 
   std::size_t size() const {
@@ -46,7 +45,7 @@ class WeakTable {
   }
 
  private:
-  // Seeded anew in each process, so that nobody can choose names that meet in one bucket.
+  // Seeded per process, so that nobody can choose names that meet in one bucket.
   struct NameHash {
     using is_transparent = void;
     std::size_t operator()(absl::string_view name) const {
@@ -55,18 +54,18 @@ class WeakTable {
   };
   struct alignas(64) Shard {
     mutable Mutex mutex;
-    // Of the standard library: it survives a failed allocation. weak: whoever uses it holds it.
+    // The standard library's map survives a failed allocation. weak: the users hold the objects.
     std::unordered_map<std::string, std::weak_ptr<T>, NameHash, std::equal_to<>> entries
         ABSL_GUARDED_BY(mutex);
   };
 
-  // By its last character: there the ports of connections differ.
+  // By its last character: ports of connections differ there.
   Shard& ShardOf(absl::string_view name) {
     return shards_[static_cast<unsigned char>(name.back()) % shards_.size()];
   }
 
   std::shared_ptr<T> Put(std::unique_ptr<T> object, bool replaces) {
-    // Before the lock, and so dropped after it: its end takes the lock.
+    // Made before the lock, and so dropped after it: its end takes the lock.
     const std::shared_ptr<T> added(object.release(), [this](T* gone) {
       Forget(gone->name);
       delete gone;
@@ -81,7 +80,7 @@ class WeakTable {
     return added;
   }
 
-  // Without effect when the name is another's by now.
+  // No effect when the name is another's by now.
   void Forget(absl::string_view name) {
     Shard& shard = ShardOf(name);
     MutexLock lock(shard.mutex);

@@ -1,5 +1,5 @@
-// What the values of the server's flags have to be, beside flags/flag_checks.h. Each check returns
-// what it wants instead; empty: the value will do.
+// Checks of the values of the server's flags, beside flags/flag_checks.h. A check returns what it
+// wants instead, or an empty string if the value is valid.
 
 #ifndef NORMD_SERVER_CONFIG_FLAG_CHECKS_H_
 #define NORMD_SERVER_CONFIG_FLAG_CHECKS_H_
@@ -18,9 +18,9 @@ FlagCheck<absl::Duration> BeOffOrFrom10MsTo(absl::Duration high);
 std::string BeFolders(const std::string& value);
 std::string BeAnAddress(const std::string& value);
 std::string BeAnAddressOrNone(const std::string& value);
-// A unix socket, too.
+// Also a unix socket.
 std::string BeAListenAddress(const std::string& value);
-// Or several, with commas between them.
+// Or several, separated by commas.
 std::string BeListenAddresses(const std::string& value);
 std::string BeALogLevel(const std::string& value);
 std::string BeOnOffOrAuto(const std::string& value);

@@ -8,10 +8,10 @@
 
 namespace normd {
 
-// They write to `config`, which outlives them.
+// The flags write to `config`, which outlives them.
 FlagSet ServerFlags(ServerConfig& config);
 
-// What two flags have to be together.
+// Conditions between two flags.
 absl::Status CheckTogether(const ServerConfig& config);
 
 }  // namespace normd

@@ -7,8 +7,7 @@
 namespace normd {
 namespace {
 
-// Stacks and heaps of threads, parameters of models that are loaded later, and what gRPC
-// overshoots.
+// Threads' stacks and heaps, parameters of models that are loaded later, and gRPC's overshoot.
 constexpr std::int64_t kReserveBytes = std::int64_t{512} << 20;
 constexpr std::int64_t kLeastBudgetBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kLeastWindowBytes = std::int64_t{1} << 16;
@@ -26,7 +25,7 @@ std::string FitToMemory(ServerConfig& config, std::int64_t memory_left, bool may
   const std::int64_t reserve = std::min(kReserveBytes, memory_left / 2);
   const std::int64_t budget = std::max(memory_left - reserve, kLeastBudgetBytes);
   std::string text;
-  // Inputs in flight lie in gRPC's messages, so only outputs come on top.
+  // gRPC's messages hold the inputs in flight, so only outputs are added.
   const std::int64_t transport = budget / 2;
   const bool unlimited = config.max_transport_bytes == 0;
   constexpr std::int64_t kHuge = std::int64_t{1} << 50;
@@ -43,7 +42,7 @@ std::string FitToMemory(ServerConfig& config, std::int64_t memory_left, bool may
   Lower("--max_request_bytes", config.max_request_bytes, request, text);
   Lower("--stream_window_bytes", config.stream_window_bytes,
         std::max(config.max_inflight_bytes / 2, kLeastWindowBytes), text);
-  // Pages of a file that nobody has written are the server's to pay for once it locks them.
+  // The server pays for unwritten pages of a file once it locks them.
   if (config.shared_memory != "off" && may_lock_pages) {
     Lower("--max_locked_shared_bytes", config.max_locked_shared_bytes, budget / 8, text);
     Lower("--max_identity_locked_shared_bytes", config.max_identity_locked_shared_bytes,
@@ -54,8 +53,8 @@ std::string FitToMemory(ServerConfig& config, std::int64_t memory_left, bool may
 
 std::string FitToMappings(ServerConfig& config, std::int64_t mappings_left) {
   if (config.shared_memory == "off" && !config.shared_memory_cuda) return "";
-  // A region of the host is one mapping, also when the guard has put memory in its place. For one
-  // of a device the driver may cut a range that it has reserved into three.
+  // A host region is one mapping, even after the guard has replaced its memory. For a device region
+  // the driver may cut a reserved range into three.
   const std::int64_t mappings = config.shared_memory_cuda ? kDeviceRegionMappings : 1;
   const std::int64_t most = std::max<std::int64_t>(mappings_left / 2 / mappings, 1);
   std::string text;

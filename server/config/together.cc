@@ -1,4 +1,4 @@
-// What flags have to be together, and what they decide together.
+// Conditions between flags, and values that follow from several flags.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

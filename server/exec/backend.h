@@ -1,4 +1,4 @@
-// The compute backend that `--device` names: its lanes and what it keeps of each model.
+// The compute backend that `--device` names: its lanes and its state of each model.
 
 #ifndef NORMD_SERVER_EXEC_BACKEND_H_
 #define NORMD_SERVER_EXEC_BACKEND_H_
@@ -18,7 +18,7 @@
 
 namespace normd {
 
-// A request that a device computes inline holds a thread of the front end until the device is done,
+// A request that a device computes inline occupies a front end's thread until the device is done,
 // so it must be small.
 inline constexpr std::int64_t kMaxDeviceInlineBytes = std::int64_t{256} << 10;
 
@@ -33,22 +33,22 @@ struct BackendOptions {
   // so that one gathers and sends while the other computes.
   int cpu_lanes = 0;
   int cpu_threads = 0;                                // 0: every core that the process may use.
-  std::int64_t pool_bytes = std::int64_t{256} << 20;  // Kept for reuse; the rest is returned.
+  std::int64_t pool_bytes = std::int64_t{256} << 20;  // Bytes kept for reuse; the rest is returned.
 
-  // The largest request that a CUDA device's inline lanes compute; 0: none are made. No less than
+  // The largest request that a CUDA device's inline lanes compute; 0: none are made. Not less than
   // BatchQueueOptions::max_inline_bytes.
   std::int64_t max_inline_bytes = 0;
-  // Requests of more than the first and up to the second go to a CUDA device from pinned memory to
-  // which the thread that received them has copied them. For larger ones that would hold the thread
-  // for long; smaller ones are gathered together by a lane.
+  // Requests of sizes in this range go to a CUDA device from pinned memory, into which the
+  // receiving thread has copied them. Larger ones would occupy the thread for long; a lane gathers
+  // smaller ones together.
   std::int64_t min_staged_bytes = std::int64_t{256} << 10;
   std::int64_t max_staged_bytes = std::int64_t{4} << 20;
-  // A batch of up to so many bytes is computed through the link of a CUDA device, without copies.
+  // Batches up to this size are computed through a CUDA device's link, without copies.
   std::int64_t device_mapped_bytes = std::int64_t{2} << 20;
   // Batches in flight on each CUDA device.
   int device_lanes = 10;
   std::int64_t pinned_pool_bytes = std::int64_t{512} << 20;  // Host memory for responses.
-  // Pinned memory of each through which its lanes gather; 0: what suits the number of devices.
+  // Pinned memory of each device for its lanes' gathering; 0: depends on the number of devices.
   std::int64_t device_staging_bytes = 0;
   bool device_shared_memory = false;  // Whether clients may share memory of the devices.
   std::int64_t device_batch_bytes = std::int64_t{80} << 20;  // Tensors' bytes in one lane at once.
@@ -59,15 +59,15 @@ class Backend : public ModelBackend {
  public:
   // At least one. Called once.
   virtual std::vector<std::unique_ptr<Lane>> MakeLanes() = 0;
-  // For requests that are computed on the thread that brings them (BatchQueue::RunInlineOn): they
-  // complete everything within Execute and need no Flush. None where that does not pay. Called
+  // Lanes for requests that are computed on the thread that brings them (BatchQueue::RunInlineOn):
+  // they complete everything within Execute and need no Flush. None if that does not pay. Called
   // once.
   virtual std::vector<std::unique_ptr<Lane>> MakeInlineLanes() { return {}; }
-  // For BatchQueue::StageWith; null where it does not pay. Lives as long as the backend.
+  // For BatchQueue::StageWith; null if it does not pay. Lives as long as the backend.
   virtual InputStager* stager() { return nullptr; }
-  // The memory that clients may share with its devices; null where it has none. Lives as long.
+  // The device memory that clients may share; null without devices. Lives as long as the backend.
   virtual SharedDeviceMemory* shared_device_memory() { return nullptr; }
-  // Locks pages of the host for its devices; null where it has none. Lives as long.
+  // Locks host pages for its devices; null without devices. Lives as long as the backend.
   virtual PageLocker* page_locker() { return nullptr; }
   virtual std::string Description() const = 0;  // For the log: "cpu, 16 threads, AVX3"
 };

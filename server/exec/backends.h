@@ -1,4 +1,4 @@
-// Every backend that this build has.
+// All backends of this build.
 
 #ifndef NORMD_SERVER_EXEC_BACKENDS_H_
 #define NORMD_SERVER_EXEC_BACKENDS_H_
@@ -11,8 +11,8 @@
 namespace normd {
 
 // InvalidArgument for a device that cannot be parsed, FailedPrecondition for one that is named but
-// is not here or not in this build. "auto" takes every CUDA device, and without one the CPU, with
-// one line in the log that says so. `metrics` and `clock` outlive the backend.
+// absent or not supported by this build. "auto" takes every CUDA device, and without one the CPU,
+// which it logs in one line. `metrics` and `clock` outlive the backend.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options,
                                                        Metrics& metrics, const Clock& clock);
 

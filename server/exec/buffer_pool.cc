@@ -18,9 +18,10 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 constexpr int kSmallestLog2 = 8;
-constexpr int kLargestLog2 = 46;  // Beyond what an address space of 47 bits can hold.
+constexpr int kLargestLog2 = 46;  // Beyond an address space of 47 bits.
 constexpr std::size_t kClasses = 4 * (kLargestLog2 - kSmallestLog2) + 1;
-// From here on blocks are mapped, so that the allocator's heap neither fragments nor keeps them.
+// From this size on blocks are mapped, so that the allocator's heap neither fragments nor keeps
+// them.
 constexpr std::size_t kMappedBytes = std::size_t{1} << 20;
 
 // Class 0 holds up to 2^8 bytes; class 4j + i, i = 1..4, up to 2^(8 + j) * (1 + i / 4).
@@ -37,7 +38,7 @@ std::size_t CapacityOf(std::size_t size_class) {
   return power + ((size_class - 1) % 4 + 1) * (power / 4);
 }
 
-// Null when the system has none.
+// Null when the system has no memory.
 std::byte* Allocate(std::size_t capacity) {
   return capacity < kMappedBytes ? static_cast<std::byte*>(std::aligned_alloc(kAlignment, capacity))
                                  : MapPages(capacity);
@@ -64,14 +65,15 @@ struct BufferPool::Core {
 
     std::byte* const data;
     const std::size_t size_class;
-    std::uint64_t returned = 0;  // When, on the core's count; for the choice of the oldest.
+    // The time of its return, on the core's counter; decides which is the oldest.
+    std::uint64_t returned = 0;
     std::shared_ptr<Core> core;  // Set while the block is in use. shared: it may outlive the pool.
   };
   using Blocks = std::deque<std::unique_ptr<Block>>;
 
   explicit Core(std::int64_t max_free_bytes) : max_free(max_free_bytes) {}
 
-  // The block in use, for which the caller is answerable until Return.
+  // Lends the block, which the caller owns until Return.
   static Block* Lend(const std::shared_ptr<Core>& core, std::size_t size_class);
   static void Return(Block* block);
   void TrimTo(std::int64_t bytes, std::vector<std::unique_ptr<Block>>& out)
@@ -81,7 +83,7 @@ struct BufferPool::Core {
   std::int64_t max_free ABSL_GUARDED_BY(mutex);
   std::uint64_t returns ABSL_GUARDED_BY(mutex) = 0;
   std::array<Blocks, kClasses> free_blocks ABSL_GUARDED_BY(mutex);  // The oldest in front.
-  // Atomic for Use alone; written under the lock. Relaxed: a scrape wants no more than the values.
+  // Atomic only for Use; written under the lock. Relaxed: a scrape only needs the values.
   std::atomic<std::int64_t> used_bytes{0};
   std::atomic<std::int64_t> free_bytes{0};
 };
@@ -94,7 +96,7 @@ BufferPool::Core::Block* BufferPool::Core::Lend(const std::shared_ptr<Core>& cor
     MutexLock lock(core->mutex);
     Blocks& blocks = core->free_blocks[size_class];
     if (!blocks.empty()) {
-      // The one that was used last: the caches may still hold it.
+      // The most recently used one: the caches may still hold it.
       block = std::move(blocks.back());
       blocks.pop_back();
       core->free_bytes.fetch_sub(capacity, std::memory_order_relaxed);

@@ -1,5 +1,5 @@
 // Blocks of host memory for results, kept for reuse: fresh memory costs a page fault for every page
-// that is first written, which is more than the kernels take for the same bytes.
+// at its first write, which takes longer than the kernels do for the same bytes.
 
 #ifndef NORMD_SERVER_EXEC_BUFFER_POOL_H_
 #define NORMD_SERVER_EXEC_BUFFER_POOL_H_
@@ -13,16 +13,16 @@
 
 namespace normd {
 
-// Blocks come in classes of size, four to each power of two, so at most a fifth of a block lies
-// idle. A block that comes back is kept; when more than `max_free_bytes` are kept, those that have
+// Blocks come in size classes, four to each power of two, so at most a fifth of a block is unused.
+// A returned block is kept; when more than `max_free_bytes` are kept, the oldest go back to the
+// system.
 // waited longest go back to the system.
-//
-// Thread-safe. A Buffer may be destroyed on any thread, and after the pool: it shares what it
+// Thread-safe. A Buffer may be destroyed on any thread, and after the pool.
 // needs.
 class BufferPool {
  public:
   explicit BufferPool(std::int64_t max_free_bytes);
-  // Returns what is kept to the system at once, and what is in use when its Buffer ends.
+  // Returns kept blocks to the system at once, and lent ones when their Buffers end.
   ~BufferPool();
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;

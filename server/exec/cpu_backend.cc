@@ -31,8 +31,8 @@ class CpuBackend final : public Backend {
     return Make("cpu", "cpu:", lanes_, kernels_);
   }
 
-  // More could not compute at once. A device of their own in the metrics: whether they have time
-  // left says nothing about the lanes.
+  // More could not compute at once. They are a separate device in the metrics: their spare time
+  // says nothing about the lanes.
   std::vector<std::unique_ptr<Lane>> MakeInlineLanes() override {
     return Make("cpu:inline", "cpu:inline/", kernels_.max_threads(), inline_kernels_);
   }
@@ -59,7 +59,7 @@ class CpuBackend final : public Backend {
   Metrics& metrics_;
   const Clock& clock_;
   const norm::cpu::Executor kernels_;
-  // On the caller's thread alone: what is computed inline is over before others could help.
+  // On the caller's thread alone: inline work is over before other threads could help.
   const norm::cpu::Executor inline_kernels_{1};
   const int lanes_;
   BufferPool pool_;

@@ -9,7 +9,7 @@
 
 namespace normd {
 
-// Keeps of a model its host parameters and, of a fused layer, the packed weight.
+// Keeps a model's host parameters and, for a fused layer, the packed weight.
 std::unique_ptr<Backend> CreateCpuBackend(const BackendOptions& options, Metrics& metrics,
                                           const Clock& clock);
 

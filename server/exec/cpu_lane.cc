@@ -36,7 +36,7 @@ absl::Status CpuLane::Execute(std::unique_ptr<Batch> batch) {
   BatchInfo info{batch->id, static_cast<std::int64_t>(items_.size()), 0, name_};
   for (const CpuItem& item : items_) info.bytes += item.request->geometry.InputBytes();
   if (!items_.empty()) batch->model->metrics().RecordBatch(info.requests, info.bytes);
-  // The requests' own references keep the model; with the last of them nothing of the batch is
+  // Only the requests' references keep the model; with the last of them nothing of the batch is
   // left.
   const absl::Status computed = run.status();
   batch.reset();
@@ -57,7 +57,7 @@ absl::Status CpuLane::Execute(std::unique_ptr<Batch> batch) {
 // Takes the request into the batch's work on success.
 absl::Status CpuLane::Prepare(std::unique_ptr<Request>& request, CpuRun& run) {
   CpuItem item;
-  // Before the inputs are looked at: a size that cannot be had is the first thing to know.
+  // Before the inputs are read: an impossible size is the first thing to report.
   absl::Status status = TakeOutputs(*request, item);
   if (status.ok()) status = CheckMemory(*request, access());
   if (!status.ok()) return status;

@@ -19,8 +19,8 @@
 namespace normd {
 
 // Completes each batch within Execute; its models' state is a CpuProgram, which does the work. A
-// request whose memory cannot be had fails alone. Execute reports no error: the host does not fail
-// as a device does.
+// request without memory fails alone. Execute returns no error: the host does not fail like a
+// device.
 class CpuLane final : public Lane {
  public:
   // All are borrowed and outlive the lane; `kernels` and `pool` are shared by the lanes.

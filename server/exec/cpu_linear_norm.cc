@@ -19,7 +19,7 @@ class CpuLinearNormRun final : public CpuRun {
   absl::Status Launch() override;
   void Forget() override { segments_.clear(); }
 
-  // For the batch in work.
+  // For the current batch.
   const norm::cpu::LinearNorm* layer_ = nullptr;
   norm::DType dtype_ = norm::DType::kFloat32;
   std::vector<norm::LinearNormSegment> segments_;

@@ -11,8 +11,8 @@
 
 namespace normd {
 
-// Keeps the weight, packed. An input that does not lie in one piece is gathered as a whole: y into
-// the output, x into memory of its own.
+// Keeps the packed weight. An input in several pieces is gathered as a whole: y into the output, x
+// into memory of its own.
 class CpuLinearNorm final : public CpuProgram {
  public:
   // `kernels` outlives it. ResourceExhausted when the packed weight does not fit.

@@ -12,10 +12,10 @@
 namespace normd {
 namespace {
 
-// How much is gathered between two calls of the kernels, for each of their threads. What has just
-// been gathered is then still in a cache when it is computed in place: a batch of 64 sliced
-// requests of 256 KiB takes three quarters of the time that gathering it as a whole takes. A
-// fraction of this is not faster, and each call costs a synchronization of the threads.
+// The bytes gathered between two calls of the kernels, per kernel thread. They are then still in a
+// cache when they are computed in place: a batch of 64 sliced requests of 256 KiB takes three
+// quarters of the time of gathering it as a whole. A fraction of this is not faster, and each call
+// costs a synchronization of the threads.
 constexpr std::int64_t kGatherBytesPerThread = std::int64_t{1} << 20;
 
 class CpuNormRun final : public CpuRun {
@@ -30,12 +30,12 @@ class CpuNormRun final : public CpuRun {
   absl::Status Launch() override;
   void Forget() override;
   void Select(const ChannelRange& channels);
-  // An input that is dealt out, and the memory to which its cut samples are copied.
+  // A scattered input, and the memory to which its cut samples are copied.
   struct Source {
     SliceReader reader;
     std::int64_t sample_bytes = 0;
     std::byte* output = nullptr;  // Has a place for each sample, or:
-    std::byte* spare = nullptr;   // One sample behind the other, until they are computed.
+    std::byte* spare = nullptr;   // One sample after another, until they are computed.
     std::int64_t spare_bytes = 0;
     std::int64_t used_bytes = 0;
   };
@@ -47,12 +47,12 @@ class CpuNormRun final : public CpuRun {
   const std::byte* Take(Source& source, std::int64_t sample, std::int64_t bytes, bool& in_place);
 
   const std::int64_t gather_bytes_;
-  // For the batch in work.
+  // For the current batch.
   const CpuNorm* norm_ = nullptr;
   norm::NormSpec spec_;
   norm::NormParams params_;
-  ChannelRange channels_{};          // What all of `segments_` cover.
-  std::int64_t gathered_bytes_ = 0;  // In what waits there.
+  ChannelRange channels_{};          // The channels that all of `segments_` cover.
+  std::int64_t gathered_bytes_ = 0;  // In the waiting segments.
   std::vector<norm::Segment> segments_;
 };
 
@@ -84,14 +84,14 @@ absl::Status CpuNormRun::Place(CpuItem& item) {
   return absl::OkStatus();
 }
 
-// What covers other channels needs a call of its own.
+// Other channels need a call of their own.
 void CpuNormRun::Select(const ChannelRange& channels) {
   if (channels == channels_) return;
   if (!segments_.empty()) Compute();
   channels_ = channels;
 }
 
-// A sample is computed on its own, so neither the cuts nor where it lies change its bits.
+// A sample is computed on its own, so neither the cuts nor its place change its bits.
 absl::Status CpuNormRun::TakeInputs(CpuItem& item) {
   Request& request = *item.request;
   const Geometry& geometry = request.geometry;
@@ -100,7 +100,7 @@ absl::Status CpuNormRun::TakeInputs(CpuItem& item) {
   bool in_place = false;
   for (std::int64_t sample = 0; sample < geometry.samples;) {
     MakeRoom(sources);
-    // As many as lie whole in each input; one where some input's next is cut.
+    // All samples that lie whole in each input; one if some input's next is cut.
     norm::Segment segment;
     segment.samples = geometry.samples - sample;
     segment.spatial = geometry.spatial;
@@ -145,7 +145,7 @@ absl::Status CpuNormRun::Open(CpuItem& item, Sources& sources) {
 }
 
 // x is gathered where y goes, the residual where residual_out goes, if they have the same type:
-// each may take its input's place, and no input is read after that. Null for others.
+// each may replace its input, and no input is read after that. Null for others.
 std::byte* CpuNormRun::PlaceOf(const CpuItem& item, std::size_t input) const {
   const Geometry& geometry = item.request->geometry;
   const norm::SegmentInput kind = norm_->inputs()[input];
@@ -161,7 +161,7 @@ std::byte* CpuNormRun::PlaceOf(const CpuItem& item, std::size_t input) const {
   return nullptr;
 }
 
-// For another sample of each input. What is computed needs its spare memory no more.
+// Makes room for another sample of each input. Computed samples no longer need their spare memory.
 void CpuNormRun::MakeRoom(Sources& sources) {
   const bool full = std::any_of(sources.begin(), sources.end(), [](const Source& source) {
     return source.spare != nullptr && source.used_bytes + source.sample_bytes > source.spare_bytes;
@@ -171,8 +171,7 @@ void CpuNormRun::MakeRoom(Sources& sources) {
   for (Source& source : sources) source.used_bytes = 0;
 }
 
-// The source's next `bytes`, from this sample on: where they lie, or, if they are a sample that is
-// cut, in memory that they are copied to.
+// The source's next `bytes`, from this sample on: in place or, if they are a cut sample, copied.
 const std::byte* CpuNormRun::Take(Source& source, std::int64_t sample, std::int64_t bytes,
                                   bool& in_place) {
   const ConstBytes piece = source.reader.Piece();

@@ -11,19 +11,19 @@
 
 namespace normd {
 
-// What lies in whole samples in one piece is computed from where it is into the output; the samples
-// that are cut are first copied into an output and computed there: x's into y, a residual's into
-// residual_out; other inputs' into memory of the pool, of which little is held at once. So the host
-// copies a tensor at most once on the way in, most rows not at all, and never on the way out.
+// Samples that lie in one piece are computed from there into the output. Cut samples are first
+// copied into an output and computed there: x's into y, a residual's into residual_out; other
+// inputs' into memory of the pool, a little at a time. So the host copies a tensor at most once on
+// the way in, most rows not at all, and never on the way out.
 class CpuNorm final : public CpuProgram {
  public:
   // The model that owns the program owns this.
   explicit CpuNorm(const NormProgram& program);
 
   const NormProgram& program() const { return program_; }
-  // The program's, those of 16 bits as float32: the kernels would widen them in every call.
+  // The program's, but 16-bit ones as float32: the kernels would widen them in every call.
   const norm::NormParams& params() const { return params_; }
-  // What a request's tensors are, in order.
+  // A request's tensors, in order.
   const std::vector<norm::SegmentInput>& inputs() const { return inputs_; }
   const std::vector<norm::SegmentOutput>& outputs() const { return outputs_; }
   std::unique_ptr<CpuRun> MakeRun(const CpuResources& resources) const override;
@@ -33,7 +33,7 @@ class CpuNorm final : public CpuProgram {
 
   const NormProgram& program_;
   norm::NormParams params_;
-  std::vector<std::vector<float>> widened_;  // What they refer to.
+  std::vector<std::vector<float>> widened_;  // The memory of these.
   const std::vector<norm::SegmentInput> inputs_;
   const std::vector<norm::SegmentOutput> outputs_;
 };

@@ -1,4 +1,4 @@
-// What a CPU lane computes for one model: an implementation of one of the kernels' contracts. Each
+// A CPU lane's computation for one model: an implementation of one of the kernels' contracts. Each
 // contract has a pair of files that derive from the two classes here.
 
 #ifndef NORMD_SERVER_EXEC_CPU_PROGRAM_H_
@@ -18,24 +18,24 @@
 
 namespace normd {
 
-// What a lane lends to its runs; all of it outlives them.
+// The resources that a lane lends to its runs; all outlive them.
 struct CpuResources {
   const norm::cpu::Executor& kernels;
   BufferPool& pool;
   const Clock& clock;
 };
 
-// A request in a lane's hands.
+// A request in a lane.
 struct CpuItem {
   std::unique_ptr<Request> request;
   OutputBuffers buffers;  // Own the outputs that the request does not name.
-  // Where each of them goes; null for those without bytes.
+  // The place of each output; null for those without bytes.
   absl::InlinedVector<std::byte*, kInlinedOutputs> outputs;
   absl::InlinedVector<Buffer, 1> gathered;  // Inputs that had to be copied.
 };
 
-// Takes one batch after the other through the kernels. Used by one thread; keeps its memory from
-// one batch to the next.
+// Passes one batch after another through the kernels. Used by one thread; keeps its memory between
+// batches.
 class CpuRun {
  public:
   explicit CpuRun(const CpuResources& resources) : resources_(resources) {}
@@ -43,31 +43,31 @@ class CpuRun {
   CpuRun(const CpuRun&) = delete;
   CpuRun& operator=(const CpuRun&) = delete;
 
-  // Begins a batch of the model that has `state`, which is of the class that made this run.
+  // Begins a batch of a model with `state`, which is of the class that made this run.
   void Begin(const BackendState& state, norm::DType dtype);
-  // Prepares the request's computation, and releases its inputs if they are not read where they
-  // lie. What is placed is computed by the next Compute, or by the run itself before that. On
-  // failure the item is as it was.
+  // Prepares the request's computation, and releases its inputs if they are not read in place. A
+  // placed request is computed by the next Compute, or by the run itself before that. On failure
+  // the item is unchanged.
   virtual absl::Status Place(CpuItem& item) = 0;
-  // Computes what is placed. After an error nothing more of the batch is computed.
+  // Computes the placed requests. After an error the rest of the batch is not computed.
   void Compute();
 
-  // The batch's first error, its time in the kernels, and when they returned last.
+  // The batch's first error, its time in the kernels, and the time of their last return.
   const absl::Status& status() const { return status_; }
   Duration compute_time() const { return compute_time_; }
   TimePoint computed() const { return computed_; }
 
  protected:
   const CpuResources& resources() const { return resources_; }
-  // inputs[index] of the item in one piece that is aligned to its element: where it lies, if it
-  // lies so, which sets `in_place`; otherwise copied to `spare` or, if that is null, to memory of
-  // the pool. Null for an empty input.
+  // inputs[index] of the item in one piece that is aligned to its element: in place if it lies like
+  // that, which sets `in_place`; otherwise copied to `spare` or, if that is null, to memory of the
+  // pool. Null for an empty input.
   absl::StatusOr<const std::byte*> InOnePiece(CpuItem& item, std::size_t index, std::byte* spare,
                                               bool& in_place) const;
 
  private:
   virtual void Start(const BackendState& state, norm::DType dtype) = 0;
-  // Computes all segments, and forgets them.
+  // Computes all segments, and removes them.
   virtual absl::Status Launch() = 0;
   virtual void Forget() = 0;
 

@@ -1,4 +1,4 @@
-// The backend that computes on CUDA devices. Which source implements it is the build's choice.
+// The backend that computes on CUDA devices. The build selects the source that implements it.
 
 #ifndef NORMD_SERVER_EXEC_CUDA_BACKEND_H_
 #define NORMD_SERVER_EXEC_CUDA_BACKEND_H_
@@ -11,8 +11,8 @@
 
 namespace normd {
 
-// On the devices of `ordinals`; empty: every device. FailedPrecondition, saying which, when this
-// build has no CUDA backend, the machine no driver or no device, or not the one named.
+// Uses the devices of `ordinals`; empty: every device. FailedPrecondition, with the reason, if this
+// build has no CUDA backend, or the machine no driver, no device, or not the named one.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const std::vector<int>& ordinals,
                                                            const BackendOptions& options,
                                                            Metrics& metrics, const Clock& clock);

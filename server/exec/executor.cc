@@ -20,7 +20,7 @@ void NameThisThread(const std::string& name) {
   pthread_setname_np(pthread_self(), name.substr(0, kMaxBytes).c_str());
 }
 
-// A lane's turn to take a batch: kept from one to the next, unless a batch turns out to be large.
+// A lane's turn to take a batch: kept between batches, unless a batch turns out to be large.
 class LaneTurn {
  public:
   explicit LaneTurn(Semaphore& turns) : turns_(turns) {}
@@ -120,7 +120,7 @@ void Executor::Impl::Run(Lane& lane) {
 }
 
 void Executor::Impl::Retire(Lane& lane, const absl::Status& error) {
-  // Acquire and release: the last lane's callback comes after all that the others did.
+  // Acquire and release: the last lane's callback comes after everything that the others did.
   const int left = working.fetch_sub(1, std::memory_order_acq_rel) - 1;
   spdlog::error("lane {} retires, {} of {} left: {}", lane.name(), left, lanes.size(),
                 error.ToString());

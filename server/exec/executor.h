@@ -19,15 +19,15 @@ class Executor {
  public:
   // At least one lane. `queue` outlives it. `inline_lanes` have no thread of their own: the queue
   // uses them from Start to Join. At most `small_lanes` lanes of a device take and compute at once,
-  // beside those that have a large batch (Lane::OnLargeBatch). 0: all of them may.
+  // beside those with a large batch (Lane::OnLargeBatch). 0: all of them may.
   Executor(std::vector<std::unique_ptr<Lane>> lanes, BatchQueue& queue,
            std::vector<std::unique_ptr<Lane>> inline_lanes = {}, int small_lanes = 0);
   // Requires that Join has returned, or that Start was never called.
   ~Executor();
 
-  // Starts one thread a lane, and the queue's reaper. A lane that reports an error is flushed and
+  // Starts one thread per lane, and the queue's reaper. A lane that returns an error is flushed and
   // retired. `on_last_lane_retired` runs at most once, on that lane's thread, with its error:
-  // nobody takes from the queue any more, so it must close and abort the queue.
+  // nothing takes from the queue any more, so it must close and abort the queue.
   void Start(std::function<void(const absl::Status&)> on_last_lane_retired);
   // Waits until the queue is closed and empty and every batch is completed. A second call returns
   // at once. No Push is in progress.

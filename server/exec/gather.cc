@@ -14,7 +14,7 @@ bool IsAligned(const std::byte* data, norm::DType dtype) {
   return reinterpret_cast<std::uintptr_t>(data) % norm::SizeOf(dtype) == 0;
 }
 
-// Which tensor a message is about; text only when there is a message.
+// The tensor of a message; its text is made only when there is a message.
 struct TensorName {
   const char* list;
   std::size_t index;

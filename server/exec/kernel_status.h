@@ -9,8 +9,8 @@
 namespace normd {
 
 // For a call on a batch that the server has already validated: a kernel that finds an argument
-// wrong is the server's mistake (Internal). Out of memory is ResourceExhausted, what the device or
-// the build cannot do FailedPrecondition.
+// wrong is the server's mistake (Internal). Out of memory is ResourceExhausted; a limit of the
+// device or the build is FailedPrecondition.
 absl::Status FromKernel(const norm::Status& status);
 
 }  // namespace normd

@@ -23,20 +23,20 @@ class Lane : public BatchRunner {
   // "cpu", "cuda:1"; constant.
   virtual const std::string& device() const = 0;
 
-  // What it reads and writes where it lies. Other memory of the host is copied once; a request with
-  // a tensor in other memory of a device fails with INVALID_ARGUMENT.
+  // The memory that it reads and writes in place. Other host memory is copied once; a request with
+  // a tensor in other device memory fails with INVALID_ARGUMENT.
   virtual MemoryAccess access() const { return {}; }
 
-  // Execute, beyond what it promises: requests complete during the call or from a thread of the
-  // lane's own, those of a batch that failed with INTERNAL. It blocks until the lane can take
-  // another batch, so that what it cannot work on yet stays in the queue, where it finds company
-  // and can be cancelled.
+  // In addition to BatchRunner's promises: requests complete during the call or on one of the
+  // lane's threads, those of a failed batch with INTERNAL. It blocks until the lane can take
+  // another batch, so that other work stays in the queue, where it finds company and can be
+  // cancelled.
 
   // Returns when everything that Execute took is completed. Also called after an error.
   virtual void Flush() {}
 
-  // Has Execute call `large_batch` on its thread before it works on a batch that will keep it for
-  // long, so that another lane may take the next one. Not while Execute runs.
+  // Makes Execute call `large_batch` on its thread before a batch that will occupy it for long, so
+  // that another lane may take the next one. Not while Execute runs.
   void OnLargeBatch(absl::AnyInvocable<void()> large_batch) {
     large_batch_ = std::move(large_batch);
   }

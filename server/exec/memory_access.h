@@ -1,4 +1,4 @@
-// Which memory a lane reads and writes where it lies.
+// The memory that a lane reads and writes in place.
 
 #ifndef NORMD_SERVER_EXEC_MEMORY_ACCESS_H_
 #define NORMD_SERVER_EXEC_MEMORY_ACCESS_H_
@@ -9,8 +9,8 @@
 
 namespace normd {
 
-// Tensors in other memory of the host are copied once, to or from memory that the lane takes; see
-// gather.h. The host cannot touch a device's memory, so a tensor there needs a lane that can.
+// Tensors in other host memory are copied once, to or from the lane's memory; see gather.h. The
+// host cannot touch device memory, so a tensor there needs a lane that can.
 struct MemoryAccess {
   bool host = true;
   bool pinned = true;

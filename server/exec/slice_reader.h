@@ -17,7 +17,7 @@ class SliceReader {
  public:
   explicit SliceReader(absl::Span<const ConstBytes> slices) : slices_(slices) {}
 
-  // Copies the next `bytes`, of which the slices hold at least so many.
+  // Copies the next `bytes`; the slices have at least that many left.
   void Read(std::byte* target, std::size_t bytes) {
     while (bytes > 0) {
       const ConstBytes slice = slices_.front();
@@ -33,7 +33,7 @@ class SliceReader {
     }
   }
 
-  // What is left of the slice that comes next; empty at the end.
+  // The rest of the next slice; empty at the end.
   ConstBytes Piece() {
     while (!slices_.empty() && offset_ == slices_.front().size()) {
       slices_.remove_prefix(1);
@@ -41,7 +41,7 @@ class SliceReader {
     }
     return slices_.empty() ? ConstBytes() : slices_.front().subspan(offset_);
   }
-  // Passes over `bytes` of Piece().
+  // Skips `bytes` of Piece().
   void Skip(std::size_t bytes) { offset_ += bytes; }
 
  private:

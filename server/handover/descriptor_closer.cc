@@ -20,7 +20,7 @@ constexpr Duration kLastWait = std::chrono::seconds(1);
 struct DescriptorCloser::State {
   Mutex mutex;
   CondVar changed;
-  std::size_t waiting ABSL_GUARDED_BY(mutex) = 0;  // One that is being closed among them.
+  std::size_t waiting ABSL_GUARDED_BY(mutex) = 0;  // Includes the one that is being closed.
   bool closed ABSL_GUARDED_BY(mutex) = false;
   std::deque<Descriptor> descriptors ABSL_GUARDED_BY(mutex);
 };
@@ -51,7 +51,7 @@ DescriptorCloser::~DescriptorCloser() {
 
 void DescriptorCloser::Close(std::vector<Descriptor> descriptors) {
   if (descriptors.empty()) return;
-  // Only what was set on the socket itself: what a unix socket among them carries stays as it is.
+  // Only options of the socket itself: sockets that a unix socket carries keep theirs.
   constexpr linger kAtOnce = {1, 0};
   for (const Descriptor& descriptor : descriptors) {
     (void)setsockopt(descriptor.get(), SOL_SOCKET, SO_LINGER, &kAtOnce, sizeof(kAtOnce));

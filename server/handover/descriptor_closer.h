@@ -1,4 +1,4 @@
-// Closes what clients have passed, where that may take as long as they choose.
+// Closes descriptors from clients, which may take as long as the clients choose.
 
 #ifndef NORMD_SERVER_HANDOVER_DESCRIPTOR_CLOSER_H_
 #define NORMD_SERVER_HANDOVER_DESCRIPTOR_CLOSER_H_
@@ -12,20 +12,20 @@
 
 namespace normd {
 
-// close(2) waits for a socket with SO_LINGER until its peer has taken what was sent, for a file
-// system of a process (FUSE) until that process replies, and with a unix socket it closes what lies
-// in it unread. So this is done by a thread of its own. Used by one thread.
+// close(2) waits for a socket with SO_LINGER until its peer has received the sent bytes, for a file
+// system of a process (FUSE) until that process replies, and with a unix socket it closes the
+// unread descriptors in it. A separate thread therefore closes them. Used by one thread.
 class DescriptorCloser {
  public:
   DescriptorCloser();
-  // Waits a second at most: what is not closed by then is closed later, or by the process's end.
+  // Waits at most 1 s: the rest is closed later, or by the end of the process.
   ~DescriptorCloser();
   DescriptorCloser(const DescriptorCloser&) = delete;
   DescriptorCloser& operator=(const DescriptorCloser&) = delete;
 
-  // Does not block. Sockets among them no longer linger: what they have not sent is thrown away.
+  // Does not block. Sockets no longer linger: their unsent bytes are discarded.
   void Close(std::vector<Descriptor> descriptors);
-  // How many are not closed yet.
+  // The number of descriptors that are not closed yet.
   std::size_t waiting() const;
 
  private:

@@ -9,8 +9,8 @@ namespace normd {
 namespace {
 
 constexpr std::int64_t kMaxWithoutRegions = 256;
-// The socket that listens, the event that ends its thread, and one packet's descriptors beside
-// those that wait to be closed.
+// The listening socket, the event that ends its thread, and one packet's descriptors beside those
+// that wait to be closed.
 constexpr std::int64_t kOwnDescriptors =
     2 + static_cast<std::int64_t>(kMaxPassedDescriptors + kMaxUnclosed);
 

@@ -25,10 +25,10 @@ const sockaddr* Generic(const sockaddr_un& address) {
   return reinterpret_cast<const sockaddr*>(&address);
 }
 
-// Makes room at the path if only a socket that nobody listens at is there.
+// Makes room at the path if it only has a socket without a listener.
 absl::Status RemoveStale(const std::string& shown, const sockaddr_un& address) {
   struct stat found = {};
-  if (lstat(address.sun_path, &found) != 0) return absl::OkStatus();  // bind says what is wrong.
+  if (lstat(address.sun_path, &found) != 0) return absl::OkStatus();  // bind reports the error.
   if (!S_ISSOCK(found.st_mode)) return Unavailable(shown, "something else than a socket is there");
   const Descriptor probe(socket(AF_UNIX, kType, 0));
   const bool refused = connect(probe.get(), Generic(address), sizeof(address)) != 0 &&
@@ -56,7 +56,7 @@ absl::StatusOr<PacketListener> ListenForPackets(const std::string& address) {
     return Unavailable(address, std::strerror(errno));
   }
   listener.path = std::make_unique<SocketPath>(path);
-  // Until it listens nobody can connect, whatever its mode.
+  // Nobody can connect before listen, whatever its mode.
   if (chmod(at.sun_path, S_IRUSR | S_IWUSR) != 0 || listen(listener.socket.get(), SOMAXCONN) != 0) {
     return Unavailable(address, std::strerror(errno));
   }

@@ -1,4 +1,4 @@
-// A unix socket that takes connections of packets.
+// A unix socket for connections of packets.
 
 #ifndef NORMD_SERVER_HANDOVER_PACKET_LISTENER_H_
 #define NORMD_SERVER_HANDOVER_PACKET_LISTENER_H_
@@ -17,9 +17,9 @@ struct PacketListener {
   std::unique_ptr<SocketPath> path;  // Its place in the file system.
 };
 
-// At `address`, "unix:///path", for its owner alone (0600). As Listen's unix sockets, one that
-// nobody listens at any more is replaced; Unavailable when somebody does, or when something else
-// has its place.
+// Listens at `address`, "unix:///path", for its owner alone (0600). As with Listen's unix sockets,
+// a socket without a listener is replaced; Unavailable if it has one, or if the path is something
+// else.
 absl::StatusOr<PacketListener> ListenForPackets(const std::string& address);
 
 }  // namespace normd

@@ -10,7 +10,7 @@
 namespace normd {
 
 absl::StatusOr<RegionFacts> FactsOfPassedFile(int file) {
-  // Everything but memory refuses the question.
+  // Only memory answers this.
   const int seals = fcntl(file, F_GET_SEALS);
   if (seals < 0) {
     return absl::FailedPreconditionError(

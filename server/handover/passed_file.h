@@ -1,4 +1,4 @@
-// A descriptor that a client has passed: what the server demands of it before it maps it.
+// The server's demands of a descriptor from a client, before it maps it.
 
 #ifndef NORMD_SERVER_HANDOVER_PASSED_FILE_H_
 #define NORMD_SERVER_HANDOVER_PASSED_FILE_H_
@@ -8,10 +8,10 @@
 
 namespace normd {
 
-// The facts of the whole file as a region, without owner and name. FailedPrecondition, saying what
-// came and what was wanted, unless it is memory (memfd_create) that is sealed against shrinking
-// (F_SEAL_SHRINK), in pages of the usual size, and not empty. One that is open for reading alone,
-// or sealed against writing, is not writable.
+// The whole file as a region, without owner and name. FailedPrecondition, with what came and what
+// was wanted, unless it is memory (memfd_create) that is sealed against shrinking (F_SEAL_SHRINK),
+// in pages of the usual size, and not empty. One that is open only for reading, or sealed against
+// writing, is not writable.
 absl::StatusOr<RegionFacts> FactsOfPassedFile(int file);
 
 }  // namespace normd

@@ -28,13 +28,13 @@
 namespace normd {
 namespace {
 
-// How many connections are taken before those that are there have their turn.
+// The most connections accepted before existing ones have their turn.
 constexpr int kConnectionsAtOnce = 64;
-// How long to leave alone what cannot be taken now: connections without a descriptor for them, and
-// everything while too much waits to be closed.
+// The pause after which to retry: accepting without a descriptor, and everything while too much
+// waits to be closed.
 constexpr int kPauseMillis = 10;
 
-// Nobody can guess it: 128 random bits.
+// 128 random bits, which nobody can guess.
 absl::StatusOr<std::string> NewName() {
   char bits[16];
   if (getrandom(bits, sizeof(bits), 0) != sizeof(bits)) {
@@ -47,7 +47,7 @@ RegionReply ReplyTo(const absl::Status& status) {
   return {status.code(), 0, std::string(status.message())};
 }
 
-// The descriptors that came with a packet; from here on somebody's who closes them.
+// The descriptors of a packet; the caller closes them.
 std::vector<Descriptor> TakeDescriptors(msghdr& message) {
   std::vector<Descriptor> taken;
   for (cmsghdr* at = CMSG_FIRSTHDR(&message); at != nullptr; at = CMSG_NXTHDR(&message, at)) {
@@ -119,12 +119,12 @@ RegionListener::~RegionListener() {
   locked_->Wake();
   thread_.join();
   while (!connections_.empty()) EndAt(connections_.size() - 1);
-  // Those that wait to be accepted may have sent something already.
+  // Connections that wait to be accepted may have sent something already.
   Discard(std::move(listener_.socket));
 }
 
 void RegionListener::Loop() {
-  // SendLateReplies may have read the wake of the end with others.
+  // SendLateReplies may have read the final wake with others.
   while (!ending_ && Wait()) {
     ServeAll();
     if (watched_[0].revents != 0) SendLateReplies();
@@ -135,12 +135,12 @@ void RegionListener::Loop() {
 bool RegionListener::Wait() {
   const bool behind = IsBehind();
   const bool accepts = !behind && !no_descriptor_;
-  // A negative number is passed over.
+  // poll skips negative numbers.
   watched_.clear();
   watched_.push_back({locked_->wake(), POLLIN, 0});
   watched_.push_back({accepts ? listener_.socket.get() : -1, POLLIN, 0});
   for (const Connection& connection : connections_) {
-    // Of one that waits for its reply, only the end.
+    // While a connection waits for its reply, only its end is watched.
     const short events = connection.wait == 0 ? POLLIN : 0;
     watched_.push_back({behind ? -1 : connection.socket.get(), events, 0});
   }
@@ -163,7 +163,7 @@ void RegionListener::AcceptSome() {
     if (socket.valid()) {
       Admit(std::move(socket));
     } else {
-      // Without a descriptor for it the listener stays readable: the loop would spin.
+      // Without a descriptor the listener stays readable: the loop would spin.
       no_descriptor_ = errno == EMFILE || errno == ENFILE;
       return;
     }
@@ -176,7 +176,7 @@ void RegionListener::Admit(Descriptor socket) {
     metrics_.RecordConnectionEnded(HandoverEnding::kUser);
     return Discard(std::move(socket));
   }
-  // More than one may be too many: a region that is unregistered leaves its connection.
+  // There may be more than one too many: a connection stays after its region is unregistered.
   while (WithoutRegions() >= options_.limits.without_regions) {
     metrics_.RecordConnectionEnded(HandoverEnding::kNoRegion);
     EndAt(OneToGiveWay());
@@ -191,7 +191,7 @@ std::size_t RegionListener::WithoutRegions() const {
                     [](const Connection& connection) { return connection.regions.empty(); }));
 }
 
-// So a process that fills the place loses its own connections, not those of others.
+// A process that fills the limit thus loses its own connections, not those of others.
 std::size_t RegionListener::OneToGiveWay() const {
   absl::flat_hash_map<pid_t, std::size_t> of_process;
   for (const Connection& connection : connections_) {
@@ -221,7 +221,7 @@ void RegionListener::SendLateReplies() {
 }
 
 bool RegionListener::Serve(Connection& connection) {
-  if (connection.wait != 0) return false;  // Its end.
+  if (connection.wait != 0) return false;  // The connection has ended.
   std::array<char, kMaxRegionPacketBytes + 1> bytes;
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxPassedDescriptors * sizeof(int))> control;
   iovec part = {bytes.data(), bytes.size()};
@@ -232,7 +232,8 @@ bool RegionListener::Serve(Connection& connection) {
   message.msg_controllen = control.size();
   const ssize_t size = recvmsg(connection.socket.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (size < 0) return errno == EAGAIN || errno == EINTR;
-  if (size == 0) return false;  // Its end. An empty packet, which no client sends, ends it too.
+  // The connection has ended. An empty packet, which no client sends, ends it too.
+  if (size == 0) return false;
   connection.last_sign = ++last_sign_;
   Packet packet;
   packet.bytes.assign(bytes.data(), static_cast<std::size_t>(size));
@@ -248,7 +249,7 @@ bool RegionListener::Serve(Connection& connection) {
       reply = ReplyTo(absl::ResourceExhaustedError("memory: the server has none left for this"));
     }
   }
-  // Whoever has the reply can rely on the server holding no descriptor of their memory.
+  // After the reply, clients can rely on the server holding no descriptor of their memory.
   CloseAll(std::move(packet.descriptors));
   std::string wire = EncodeRegionReply(reply);
   if (connection.wait != 0) {
@@ -258,7 +259,7 @@ bool RegionListener::Serve(Connection& connection) {
   return Send(connection, wire);
 }
 
-// A client that does not take its reply has no more to say.
+// A client that does not take its reply is closed.
 bool RegionListener::Send(Connection& connection, const std::string& reply) {
   return send(connection.socket.get(), reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
          static_cast<ssize_t>(reply.size());
@@ -347,7 +348,7 @@ void RegionListener::EndAt(std::size_t index) {
   metrics_.AddConnections(-1);
 }
 
-// To close memory takes no longer than to unmap it; anything else may be what its client likes.
+// Closing memory takes no longer than unmapping it; any other descriptor may take arbitrarily long.
 void RegionListener::CloseAll(std::vector<Descriptor> descriptors) {
   std::erase_if(descriptors, [](const Descriptor& descriptor) {
     return fcntl(descriptor.get(), F_GET_SEALS) >= 0;

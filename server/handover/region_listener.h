@@ -1,9 +1,9 @@
-// Takes memory that clients hand over as descriptors, for as long as their connections last.
+// Receives memory that clients pass as descriptors, for as long as their connections last.
 //
 // A client connects to a unix socket and sends a packet with a descriptor (wire/region_message.h);
 // the reply names the region by 128 random bits, which only this client knows. A region is
-// unregistered when its client says so or when the connection ends, however the client ended;
-// requests that use it keep it until they end.
+// unregistered when its client asks for it or when the connection ends for any reason; requests
+// that use it keep it until they end.
 
 #ifndef NORMD_SERVER_HANDOVER_REGION_LISTENER_H_
 #define NORMD_SERVER_HANDOVER_REGION_LISTENER_H_
@@ -38,20 +38,20 @@ struct RegionListenerOptions {
   HandoverLimits limits = {};
 };
 
-// Whose regions those are that somebody with this `authorization` registers, or why nobody's.
+// The owner of the regions that a client with this `authorization` registers, or its refusal.
 using OwnerOf = absl::AnyInvocable<absl::StatusOr<std::string>(absl::string_view authorization)>;
 
-// Takes connections of the server's own user, and of root, alone. One thread, which nothing that a
-// client does can block: packets come whole, a client that does not take its reply is closed, and
-// what is passed is closed by another thread unless it is memory. While that one has more than
-// kMaxUnclosed before it, nobody is served. The reply to a registration waits until the region's
+// Accepts connections of the server's own user, and of root, alone. It has one thread, which no
+// client can block: packets come whole, a client that does not take its reply is closed, and
+// another thread closes passed descriptors that are not memory. While that thread has more than
+// kMaxUnclosed to close, no client is served. The reply to a registration waits until the region's
 // pages are locked (LockWait); until then no further packet of that connection is read.
 //
-// Who connects is always taken. Where as many hold no region as may, of the process that has most
-// of these connections the one that has been silent longest gives way.
+// A new connection is always accepted. At the limit of connections without a region, the one that
+// gives way is the longest silent one of the process with most of them.
 class RegionListener {
  public:
-  // `registry` and `metrics` outlive it. Unavailable when the address cannot be had.
+  // `registry` and `metrics` outlive it. Unavailable when the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<RegionListener>> Start(RegionListenerOptions options,
                                                                RegionRegistry& registry,
                                                                RegionMetrics& metrics,
@@ -64,11 +64,11 @@ class RegionListener {
  private:
   struct Connection {
     Descriptor socket;
-    pid_t process = 0;            // That has connected.
-    std::uint64_t last_sign = 0;  // When it connected or sent, in turn.
+    pid_t process = 0;            // The connected process.
+    std::uint64_t last_sign = 0;  // When it connected or sent, in order.
     std::vector<std::pair<std::string, std::string>> regions;  // Owner, name.
     std::uint64_t wait = 0;  // The registration whose pages are not locked yet; 0: none.
-    std::string late_reply;  // To that one.
+    std::string late_reply;  // The reply to that registration.
   };
   struct Packet {
     std::string bytes;
@@ -78,9 +78,9 @@ class RegionListener {
   RegionListener(RegionListenerOptions options, PacketListener listener, RegionRegistry& registry,
                  RegionMetrics& metrics, OwnerOf owner_of);
   void Loop();
-  // False: the thread is to end.
+  // False: the thread has to end.
   bool Wait();
-  // One packet of each, so that none holds up another.
+  // Serves one packet of each, so that none delays another.
   void ServeAll();
   void AcceptSome();
   void Admit(Descriptor socket);
@@ -89,7 +89,7 @@ class RegionListener {
   void EndAt(std::size_t index);
   absl::Status CheckHolders(const Connection& connection, const std::string& owner) const;
   bool IsBehind() const { return closer_.waiting() > kMaxUnclosed; }
-  // These are false when the connection has ended.
+  // These return false when the connection has ended.
   bool Serve(Connection& connection);
   bool Send(Connection& connection, const std::string& reply);
   void SendLateReplies();
@@ -105,16 +105,16 @@ class RegionListener {
   RegionRegistry& registry_;
   RegionMetrics& metrics_;
   OwnerOf owner_of_;
-  // The registrations whose pages are locked, and how the thread learns of it. shared: with the
+  // The registrations whose pages are locked, and the signal for the thread. shared: with the
   // locks, which may outlive the listener.
   class Locked;
   const std::shared_ptr<Locked> locked_;
   std::atomic<bool> ending_{false};  // Read behind a wake.
-  // The thread's.
+  // Used by the thread alone.
   std::vector<Connection> connections_;
   std::vector<pollfd> watched_;  // locked_'s, listener_ and each connection.
   std::uint64_t last_sign_ = 0;
-  bool no_descriptor_ = false;  // For a connection that waits.
+  bool no_descriptor_ = false;  // For a waiting connection.
   DescriptorCloser closer_;
   std::thread thread_;  // Last: it uses all of the above.
 };

@@ -27,7 +27,7 @@ CertificateNames VerifiedNamesOf(const SSL* connection) {
   if (certificate == nullptr || SSL_get_verify_result(connection) != X509_V_OK) return found;
   const std::unique_ptr<GENERAL_NAMES, FreeNames> names(static_cast<GENERAL_NAMES*>(
       X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
-  ERR_clear_error();  // A certificate without such names is one, too.
+  ERR_clear_error();  // A certificate without such names is valid too.
   for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
     const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names.get(), i);
     if (name->type == GEN_URI) found.uris.push_back(TextOf(name->d.uniformResourceIdentifier));

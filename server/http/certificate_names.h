@@ -1,4 +1,4 @@
-// What a client's certificate says of who it is.
+// The names in a client's certificate.
 
 #ifndef NORMD_SERVER_HTTP_CERTIFICATE_NAMES_H_
 #define NORMD_SERVER_HTTP_CERTIFICATE_NAMES_H_
@@ -17,8 +17,8 @@ struct CertificateNames {
   std::vector<std::string> dns_names;
 };
 
-// Those of the certificate that the client of `connection`, whose handshake is done, has shown and
-// that was verified; none without one. They are the names that gRPC gives for the same certificate.
+// The names in the verified certificate of the client of `connection`, whose handshake is done;
+// none without one. They are the names that gRPC gives for the same certificate.
 // Source: RFC 5280, 4.2.1.6.
 CertificateNames VerifiedNamesOf(const ssl_st* connection);
 

@@ -1,4 +1,4 @@
-// Who has to go when there are too many connections: a pure function.
+// Decides which connection is dropped when there are too many: a pure function.
 
 #ifndef NORMD_SERVER_HTTP_CONNECTION_LIMITS_H_
 #define NORMD_SERVER_HTTP_CONNECTION_LIMITS_H_
@@ -18,7 +18,7 @@ struct HttpConnectionLimits {
   std::size_t of_peer = 16;
 };
 
-// In the order in which they go.
+// In the order in which they are dropped.
 enum class ConnectionPhase {
   kReading,     // Has not sent its request.
   kEnding,      // Its response is with the kernel.
@@ -32,9 +32,9 @@ struct HeldConnection {
 };
 
 // The connection of `held`, by index, that makes room for a new one from `peer`; nullopt when there
-// is room. A newcomer always gets a place, so whoever holds connections keeps nobody out: not other
-// peers, and not its own address. Where the newcomer's peer has as many as a peer may have, one of
-// its own goes, else one of the peer that has most. Of these the first phase goes first, then the
+// is room. A newcomer always gets a place, so holding connections keeps nobody out: neither other
+// peers nor its own address. If the newcomer's peer has as many as a peer may have, one of its own
+// is dropped, else one of the peer with most. Among these the first phase goes first, then the
 // oldest.
 std::optional<std::size_t> MakesRoom(absl::Span<const HeldConnection> held, absl::string_view peer,
                                      const HttpConnectionLimits& limits);

@@ -28,7 +28,7 @@ namespace http = boost::beast::http;
 using tcp = boost::asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
 
-// Between two looks at what a client that has ended its side has acknowledged.
+// The interval between checks of the acknowledgements of a client that has ended its side.
 constexpr auto kDeliveryCheck = std::chrono::milliseconds(5);
 
 TimePoint Now() { return std::chrono::steady_clock::now(); }
@@ -54,8 +54,8 @@ std::string HeadOf(const HttpResponse& response, absl::string_view reason) {
 using PlainStream = beast::tcp_stream;
 using TlsStream = asio::ssl::stream<beast::tcp_stream>;
 
-// One request and its response, on the server's thread. shared: the operation under way holds it,
-// or it holds itself while the handler is at work.
+// One request and its response, on the server's thread. shared: the operation in progress holds it,
+// or it holds itself while the handler works.
 template <typename Stream>
 class ConnectionOver final : public HttpConnection,
                              public std::enable_shared_from_this<ConnectionOver<Stream>> {
@@ -78,11 +78,11 @@ class ConnectionOver final : public HttpConnection,
   const std::string* body() const override { return response_.body.get(); }
 
   void Start() override {
-    // Whenever this is closed early, what its client has not taken is thrown away: the kernel would
-    // else keep it for minutes.
+    // An early close discards bytes that the client has not taken: the kernel would otherwise keep
+    // them for minutes.
     ErrorCode ignored;
     tcp_stream().socket().set_option(tcp::socket::linger(true, 0), ignored);
-    // One deadline for the whole head: bytes that trickle in do not move it.
+    // One deadline for the whole head: bytes that trickle in do not extend it.
     tcp_stream().expires_after(options_.timeout);
     if constexpr (kTls) {
       stream_.async_handshake(asio::ssl::stream_base::server, [self = Self()](ErrorCode error) {
@@ -136,7 +136,7 @@ class ConnectionOver final : public HttpConnection,
     }
     if (!outcome.request.has_value()) return;
     held_.phase = ConnectionPhase::kResponding;
-    tcp_stream().expires_never();  // The handler may take its time.
+    tcp_stream().expires_never();  // The handler has no time limit.
     at_handler_ = Self();
     outcome.request->peer = RemoteAddress(tcp_stream().socket());
     outcome.request->certificate = ClientCertificate();
@@ -180,7 +180,7 @@ class ConnectionOver final : public HttpConnection,
     response_.body.reset();
     held_.phase = ConnectionPhase::kEnding;
     if constexpr (kTls) {
-      // Without its end in TLS, the client could not tell it from one that somebody has cut off.
+      // Without a proper end of TLS, the client could not tell it from a truncated response.
       stream_.async_shutdown([self = Self()](ErrorCode) {
         if (!self->dropped_) self->CloseAfterClient();
       });
@@ -192,8 +192,8 @@ class ConnectionOver final : public HttpConnection,
   void CloseAfterClient() {
     ErrorCode ignored;
     tcp_stream().socket().shutdown(tcp::socket::shutdown_send, ignored);
-    // The response may still be on its way, and closing would cut it off. So whatever the client
-    // sends is read and thrown away until it closes its end, or the response's time is over.
+    // The response may still be on its way, and closing would cut it off. So the client's bytes are
+    // read and discarded until it closes its end, or the response's time is over.
     Linger();
   }
 
@@ -205,8 +205,8 @@ class ConnectionOver final : public HttpConnection,
                                  });
   }
 
-  // A client may end its side before it has the response, or while that is still in its kernel's
-  // window. The close would reset the connection, and what is under way would be lost.
+  // A client may end its side before it has the response, or while part of that is still in its
+  // kernel's window. The close would reset the connection, and bytes in flight would be lost.
   void AwaitDelivery() {
     int unacknowledged = 0;
     const int socket = tcp_stream().socket().native_handle();
@@ -222,7 +222,7 @@ class ConnectionOver final : public HttpConnection,
 
   Stream stream_;
   asio::steady_timer pause_{stream_.get_executor()};
-  TimePoint give_up_ = kNever;  // On the response.
+  TimePoint give_up_ = kNever;  // The deadline of the response.
   HeldConnection held_;
   const HttpServerOptions& options_;
   const HttpHandler& handler_;
@@ -231,7 +231,8 @@ class ConnectionOver final : public HttpConnection,
   std::array<char, 4096> thrown_away_;
   bool head_only_ = false;
   bool dropped_ = false;
-  std::shared_ptr<ConnectionOver> at_handler_;  // This, until the response comes or it is dropped.
+  // This object, until the response comes or it is dropped.
+  std::shared_ptr<ConnectionOver> at_handler_;
   HttpResponse response_;
   std::string response_head_;
 };
@@ -247,7 +248,7 @@ std::shared_ptr<HttpConnection> MakeHttpConnection(tcp::socket socket, const std
   }
   const std::shared_ptr<SSL_CTX> shared = server.options.tls();
   SSL_CTX_up_ref(shared.get());
-  asio::ssl::context context(shared.get());  // Lets go of one reference.
+  asio::ssl::context context(shared.get());  // Releases one reference.
   return std::make_shared<ConnectionOver<TlsStream>>(
       TlsStream(beast::tcp_stream(std::move(socket)), context), peer, number, server);
 }

@@ -33,7 +33,7 @@ struct HttpCounters {
   }
 };
 
-// What the server knows of a connection, on its thread.
+// The server's view of a connection, on its thread.
 class HttpConnection {
  public:
   virtual ~HttpConnection() = default;
@@ -47,7 +47,7 @@ class HttpConnection {
   std::function<void(HttpConnection&)> make_room_for_body;
 };
 
-// What all connections have of the server, which outlives them.
+// The parts of the server that all connections use; they outlive the connections.
 struct HttpServerParts {
   const HttpServerOptions& options;
   const HttpHandler& handler;

@@ -1,4 +1,4 @@
-// What the HTTP server hands to its handler, and what it is given.
+// The HTTP server's requests to its handler, and the handler's responses.
 
 #ifndef NORMD_SERVER_HTTP_HTTP_MESSAGE_H_
 #define NORMD_SERVER_HTTP_HTTP_MESSAGE_H_
@@ -14,10 +14,10 @@ namespace normd {
 
 // A GET or a HEAD; the server refuses other methods.
 struct HttpRequest {
-  std::string path;  // As it came, without the query.
+  std::string path;  // As sent, without the query.
   bool accepts_gzip = false;
   std::string peer;  // "127.0.0.1:4711"
-  // The header of that name; empty where there are several, of which nobody can say which is meant.
+  // The header of that name; empty if there are several, because it is unclear which is meant.
   std::optional<std::string> authorization;
   CertificateNames certificate{};  // None without TLS.
 };
@@ -30,8 +30,8 @@ struct HttpResponse {
   std::shared_ptr<const std::string> body;
 };
 
-// Called on the server's thread, which it must not hold up: what takes time calls `respond` later,
-// once, from any thread, and no more once the server is being destroyed. Must not throw.
+// Called on the server's thread, which it must not delay: slow work calls `respond` later, once,
+// from any thread, but not after the server's destruction begins. Must not throw.
 using HttpHandler =
     std::function<void(const HttpRequest&, std::function<void(HttpResponse)> respond)>;
 

@@ -1,4 +1,4 @@
-// What the HTTP server is told, and what it tells of itself.
+// The HTTP server's options and statistics.
 
 #ifndef NORMD_SERVER_HTTP_HTTP_OPTIONS_H_
 #define NORMD_SERVER_HTTP_HTTP_OPTIONS_H_
@@ -15,8 +15,8 @@
 namespace normd {
 
 struct HttpServerOptions {
-  // In which a request has to arrive as a whole, after a handshake of TLS, and then its response to
-  // be taken as a whole.
+  // The time for a whole request to arrive, after a TLS handshake, and then for its whole response
+  // to be taken.
   Duration timeout = std::chrono::seconds(10);
   HttpConnectionLimits connections;
   std::size_t max_head_bytes = 8192;
@@ -27,10 +27,10 @@ struct HttpServerOptions {
 
 struct HttpServerStats {
   std::int64_t connections = 0;  // Now.
-  std::int64_t timeouts = 0;     // Connections that were dropped for being too slow,
-  std::int64_t evictions = 0;    // to make room for another,
-  std::int64_t exhausted = 0;    // and times that no descriptor was left to accept one.
-  // Responses by status: those that the server itself gives, and 200.
+  std::int64_t timeouts = 0;     // Connections dropped for being too slow.
+  std::int64_t evictions = 0;    // Connections dropped to make room for another.
+  std::int64_t exhausted = 0;    // Times that no descriptor was left to accept one.
+  // Responses by status: 200, and those of the server itself.
   static constexpr std::array<int, 9> kStatuses = {200, 400, 401, 403, 404, 405, 429, 431, 503};
   std::array<std::int64_t, kStatuses.size()> responses{};
 };

@@ -26,11 +26,11 @@ namespace asio = boost::asio;
 using tcp = boost::asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
 
-// How long to wait when there is no descriptor for another connection.
+// The pause when there is no descriptor for another connection.
 constexpr auto kExhaustedPause = std::chrono::milliseconds(100);
 
-// Who has a share of the places: an IPv4 address, or an IPv6 network, of which one host has many
-// addresses.
+// The peer, which has a share of the places: an IPv4 address, or an IPv6 network, because one host
+// has many addresses in it.
 std::string PeerOf(const tcp::endpoint& endpoint) {
   const asio::ip::address address = endpoint.address();
   if (address.is_v4()) return address.to_string();
@@ -82,7 +82,7 @@ class HttpServerImpl final : public HttpServer {
       try {
         context_.run();
       } catch (const std::exception&) {
-        // No memory for one connection's operation: its connection is gone with it.
+        // No memory for one connection's operation: that connection is gone with it.
       }
     }
   }
@@ -107,8 +107,8 @@ class HttpServerImpl final : public HttpServer {
            error == asio::error::no_memory || error.value() == ENFILE;
   }
 
-  // The listener stays readable while no descriptor is left, so asking it at once would spin. One
-  // of our own makes room for whoever waits there.
+  // The listener stays readable while no descriptor is left, so an immediate retry would spin.
+  // Dropping one of our connections makes room for the waiting one.
   void AcceptLater() {
     ++counters_.exhausted;
     const auto held = Held();
@@ -120,7 +120,7 @@ class HttpServerImpl final : public HttpServer {
   void Admit(tcp::socket socket) {
     ErrorCode error;
     const tcp::endpoint endpoint = socket.remote_endpoint(error);
-    if (error) return;  // It has left already.
+    if (error) return;  // The client has already left.
     const std::string peer = PeerOf(endpoint);
     const auto held = Held();
     if (const auto victim = MakesRoom(held.facts, peer, options_.connections)) {
@@ -158,7 +158,7 @@ class HttpServerImpl final : public HttpServer {
     });
   }
 
-  // Slow readers hold what they read. Those of the peer with most of them go first.
+  // Slow readers hold the bodies that they read. The peer with most of them loses first.
   void MakeRoomForBody(HttpConnection& newest) {
     while (true) {
       Snapshot others;

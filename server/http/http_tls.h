@@ -1,4 +1,4 @@
-// Where the HTTP server gets its TLS from.
+// The source of the HTTP server's TLS.
 
 #ifndef NORMD_SERVER_HTTP_HTTP_TLS_H_
 #define NORMD_SERVER_HTTP_HTTP_TLS_H_
@@ -10,7 +10,7 @@ struct ssl_ctx_st;  // OpenSSL's SSL_CTX.
 
 namespace normd {
 
-// What the next connection's TLS begins with; never null. Called on the server's thread.
+// The TLS context for the next connection; never null. Called on the server's thread.
 using HttpTlsContext = std::function<std::shared_ptr<ssl_ctx_st>()>;
 
 }  // namespace normd

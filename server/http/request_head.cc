@@ -13,7 +13,7 @@ namespace {
 
 namespace http = boost::beast::http;
 
-// What is read at once, of which some may lie beyond the head.
+// The bytes read at once; some may lie beyond the head.
 constexpr std::size_t kReadBytes = 4096;
 
 std::optional<std::string> Authorization(const http::fields& fields) {
@@ -41,7 +41,7 @@ std::optional<RequestHead::Outcome> RequestHead::Take(std::size_t bytes) {
   buffer_.consume(parsed);
   parsed_ += parsed;
   if (error == http::error::need_more && buffer_.size() < buffer_.max_size()) return std::nullopt;
-  // The parser holds a head that comes at once to no limit.
+  // The parser applies no limit to a head that comes at once.
   if (!error && parsed_ > max_bytes_) error = http::error::header_limit;
   if (error) return Refuse(error);
   if (!parser_.is_header_done()) return std::nullopt;

@@ -1,4 +1,4 @@
-// The head of a request, between the bytes of a connection and what becomes of them.
+// Parses the head of a request from a connection's bytes.
 
 #ifndef NORMD_SERVER_HTTP_REQUEST_HEAD_H_
 #define NORMD_SERVER_HTTP_REQUEST_HEAD_H_
@@ -14,22 +14,23 @@
 
 namespace normd {
 
-// Reads one head of at most `max_bytes`, and nothing of what follows it.
+// Reads one head of at most `max_bytes`, and nothing after it.
 class RequestHead {
  public:
   explicit RequestHead(std::size_t max_bytes);
 
-  // What the head came to.
+  // The result of a head.
   struct Outcome {
-    int refusal = 0;         // The status of the response to what is no request for us.
+    int refusal = 0;         // The status of the response to an unacceptable request.
     bool head_only = false;  // The response has no body.
-    // Without the peer and its certificate. Neither this nor a refusal: the client has left.
+    // Without the peer and its certificate. If there is neither this nor a refusal, the client has
+    // left.
     std::optional<HttpRequest> request;
   };
 
-  // Where the connection's next bytes go.
+  // The memory for the connection's next bytes.
   boost::asio::mutable_buffer room();
-  // So many of them have come. Nothing while the head is not whole.
+  // Takes `bytes` new bytes. Nullopt while the head is incomplete.
   std::optional<Outcome> Take(std::size_t bytes);
   // The client has ended its side.
   Outcome End();

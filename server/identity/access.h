@@ -46,7 +46,7 @@ class AccessState {
   AccessState(const AccessState&) = delete;
   AccessState& operator=(const AccessState&) = delete;
 
-  // Whose call it is, by the first of these that it has: a token, a certificate's URI, its DNS
+  // The call's identity, by the first of these that it has: a token, a certificate's URI, its DNS
   // name, a unix socket; then anonymous. Null: nobody's. A token that is none of the server's is
   // nobody's, whatever the call has beside it.
   const Principal* Recognise(const PeerCredentials& credentials) const;

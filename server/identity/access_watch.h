@@ -1,4 +1,4 @@
-// Looks again and again whether the policy's files have changed.
+// Checks periodically whether the policy's files have changed.
 
 #ifndef NORMD_SERVER_IDENTITY_ACCESS_WATCH_H_
 #define NORMD_SERVER_IDENTITY_ACCESS_WATCH_H_
@@ -12,7 +12,7 @@
 
 namespace normd {
 
-// On a thread of its own, which reads files and so may wait for a disk.
+// Runs on its own thread, which reads files and so may wait for a disk.
 class AccessWatch {
  public:
   // `access` outlives it.

@@ -1,4 +1,4 @@
-// What is known of whoever calls, before anybody has judged it.
+// The unjudged credentials of a caller.
 
 #ifndef NORMD_SERVER_IDENTITY_CREDENTIALS_H_
 #define NORMD_SERVER_IDENTITY_CREDENTIALS_H_
@@ -10,16 +10,16 @@
 
 namespace normd {
 
-// Borrows; only read while it is judged. A transport fills in what it has verified, and leaves out
-// the rest.
+// Borrows; only read while it is judged. A transport fills in the parts that it has verified, and
+// leaves out the rest.
 struct PeerCredentials {
   // The subject alternative names of a client certificate that the transport has verified.
   absl::InlinedVector<absl::string_view, 2> uris;
   absl::InlinedVector<absl::string_view, 2> dns_names;
-  // The value of `authorization`, as the call brought it: "Bearer ...".
+  // The value of `authorization`, as sent: "Bearer ...".
   std::optional<absl::string_view> authorization;
-  // A process on this machine of the server's own user, or of root: the system says so of the other
-  // end of a unix socket, and nobody else is let in there.
+  // The caller is a process on this machine of the server's own user, or of root: the system
+  // reports this about the other end of a unix socket, where no others are let in.
   bool own_user = false;
 };
 

@@ -17,7 +17,7 @@ absl::string_view Name(Right right) {
 
 bool Rights::Include(Right right) const {
   switch (right) {
-    case Right::kHealth: return true;  // Whoever has a role.
+    case Right::kHealth: return true;  // Every identity with a role.
     case Right::kDescribe: return observe || !infer.empty();
     case Right::kInfer: return !infer.empty();
     case Right::kObserve: return observe;

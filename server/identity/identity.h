@@ -1,4 +1,4 @@
-// One identity of a policy: what it may do, and how much of it.
+// One identity of a policy: its rights and its limits.
 
 #ifndef NORMD_SERVER_IDENTITY_IDENTITY_H_
 #define NORMD_SERVER_IDENTITY_IDENTITY_H_
@@ -15,13 +15,13 @@
 
 namespace normd {
 
-// What a call wants to do.
+// The kinds of calls.
 enum class Right {
   kHealth,    // Ask whether the server, or a model, can be used.
-  kDescribe,  // Ask what a model takes and gives.
+  kDescribe,  // Ask for a model's inputs and outputs.
   kInfer,     // Have a model compute.
-  kObserve,   // Learn the server's state: lists, statistics, settings, metrics, reflection.
-  kAdmin,     // Change it: load and unload.
+  kObserve,   // Read the server's state: lists, statistics, settings, metrics, reflection.
+  kAdmin,     // Change the state: load and unload.
 };
 inline constexpr std::size_t kRightCount = 5;
 // "infer", for messages and the audit log.
@@ -33,17 +33,17 @@ struct IdentityLimits {
   std::int64_t bytes_in_flight = 0;
 };
 
-// What the roles of an identity allow together. Immutable once it is shared between threads.
+// The combined rights of an identity's roles. Immutable once it is shared between threads.
 struct Rights {
   bool observe = false;
   bool admin = false;
-  // One for each role that names models. shared: by all who have the role.
+  // One for each role that names models. shared: by all identities with the role.
   std::vector<std::shared_ptr<const ModelPatterns>> infer;
 
   // For kDescribe and kInfer: with any model at all; see IncludeModel.
   bool Include(Right right) const;
-  // Whether `right`, which is kDescribe or kInfer, includes the model of this name. The same work
-  // whether or not there is one.
+  // Whether `right`, which is kDescribe or kInfer, includes the model of this name. Takes the same
+  // work whether or not the model exists.
   bool IncludeModel(Right right, absl::string_view model) const;
 };
 

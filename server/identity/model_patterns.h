@@ -1,4 +1,4 @@
-// A set of model names, some of them given by how they begin.
+// A set of model names, some of them given by their beginning.
 
 #ifndef NORMD_SERVER_IDENTITY_MODEL_PATTERNS_H_
 #define NORMD_SERVER_IDENTITY_MODEL_PATTERNS_H_
@@ -16,20 +16,20 @@ namespace normd {
 // Immutable once it is shared between threads.
 class ModelPatterns {
  public:
-  // A name, or the beginning of names followed by '*', of at most 128 characters that model names
-  // have. InvalidArgument says what came and what was wanted.
+  // Adds a name, or the beginning of names followed by '*', of at most 128 characters that model
+  // names can have. InvalidArgument says what came and what was wanted.
   absl::Status Add(absl::string_view pattern);
 
   bool empty() const { return !everything_ && names_.empty() && beginnings_.empty(); }
-  // One look-up in a table for the name and one for each length that a beginning has. Knows no
-  // model: the work does not depend on which models there are.
+  // One table look-up for the name and one for each length of a beginning. Knows no models, so the
+  // work does not depend on which there are.
   bool Contains(absl::string_view name) const;
 
  private:
   bool everything_ = false;
   absl::flat_hash_set<std::string> names_;
   absl::flat_hash_set<std::string> beginnings_;
-  std::vector<std::size_t> lengths_;  // Of the beginnings, each once.
+  std::vector<std::size_t> lengths_;  // The lengths of the beginnings, each once.
 };
 
 }  // namespace normd

@@ -1,4 +1,4 @@
-// Which names identities, roles and tokens may have.
+// The valid names of identities, roles and tokens.
 
 #ifndef NORMD_SERVER_IDENTITY_NAMES_H_
 #define NORMD_SERVER_IDENTITY_NAMES_H_
@@ -9,8 +9,8 @@
 namespace normd {
 
 // Letters, digits, '_', '-', '.' and '@', 1 to 64 of them, beginning with a letter or a digit: fit
-// for logs and for the labels of metrics. InvalidArgument says what came, at most 32 characters of
-// it and escaped, and what was wanted.
+// for logs and metric labels. InvalidArgument shows the name, escaped and at most 32 characters of
+// it, and what was wanted.
 absl::Status CheckIdentityName(absl::string_view name);
 
 }  // namespace normd

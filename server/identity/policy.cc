@@ -27,12 +27,12 @@ absl::Status Wrong(absl::string_view place, absl::string_view field, absl::strin
 
 std::string Quoted(absl::string_view text) { return absl::StrCat("\"", Printable(text, 64), "\""); }
 
-// Of printable ASCII without blanks.
+// Printable ASCII without blanks.
 bool IsPlain(absl::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; });
 }
 
-// As names are compared.
+// The form in which names are compared.
 std::string Folded(absl::string_view dns_name) { return absl::AsciiStrToLower(dns_name); }
 
 absl::Status CheckUri(absl::string_view place, absl::string_view uri) {
@@ -58,7 +58,7 @@ absl::Status CheckCount(absl::string_view place, absl::string_view field, bool i
 
 absl::StatusOr<IdentityLimits> LimitsOf(absl::string_view place, const v1::Limits& given) {
   const double rate = given.requests_per_second();
-  // Not a number is no rate either.
+  // NaN is not a rate either.
   if (given.has_requests_per_second() && !(rate > 0 && rate <= kMaxRate)) {
     return Wrong(place, "limits.requests_per_second", absl::StrCat(rate),
                  "above 0 and at most 1e9, or nothing for no limit");
@@ -115,7 +115,7 @@ absl::StatusOr<CompiledRole> CompileRole(absl::string_view place, const v1::Role
 
 }  // namespace
 
-// Makes a policy of its text, one identity after the other.
+// Builds a policy from its text, one identity after another.
 class PolicyBuilder {
  public:
   explicit PolicyBuilder(const PolicyText& text) : text_(text) {}
@@ -179,7 +179,7 @@ class PolicyBuilder {
     return absl::OkStatus();
   }
 
-  // By what the identity added last is recognised.
+  // Adds the credentials of the last identity.
   absl::Status AddSigns(const std::string& place, const v1::Identity& given) {
     if (given.token().empty() && given.spiffe().empty() && given.dns().empty() &&
         !given.unix_socket() && !given.anonymous()) {

@@ -1,4 +1,4 @@
-// Who may do what: a policy file that has been checked, with tables to look it up in.
+// A checked policy file, with tables for look-ups.
 
 #ifndef NORMD_SERVER_IDENTITY_POLICY_H_
 #define NORMD_SERVER_IDENTITY_POLICY_H_
@@ -18,14 +18,14 @@ namespace normd {
 inline constexpr int kMaxIdentities = 10'000;
 inline constexpr int kMaxRolesOfIdentity = 16;
 
-// Immutable, so thread-safe. Each look-up is one in a hash table; null: nobody is recognised by
-// that. What it gives lives as long as the policy.
+// Immutable, so thread-safe. Each look-up is one in a hash table; null: no identity has that
+// credential. Results live as long as the policy.
 class Policy {
  public:
   // Takes the file as a whole or not at all. InvalidArgument gives the line, the role or identity,
-  // the field, what came and what was wanted: for what PolicyText::Parse refuses; names that are
-  // none or come twice; a role that nobody defined; an identity without a role, or that nothing
-  // recognises; the same sign of recognition at two identities; models and limits that are none.
+  // the field, what came and what was wanted. It is returned for errors of PolicyText::Parse;
+  // invalid or duplicate names; an undefined role; an identity without a role or without a
+  // credential; the same credential at two identities; and invalid models and limits.
   static absl::StatusOr<Policy> Parse(absl::string_view text);
 
   absl::Span<const Identity> identities() const { return identities_; }

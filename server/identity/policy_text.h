@@ -1,4 +1,4 @@
-// A policy as its file has it: read, and not yet checked.
+// A policy in its file's form: read, and not yet checked.
 
 #ifndef NORMD_SERVER_IDENTITY_POLICY_TEXT_H_
 #define NORMD_SERVER_IDENTITY_POLICY_TEXT_H_
@@ -12,15 +12,15 @@
 
 namespace normd {
 
-// Remembers in which line each message stands. Not thread-safe.
+// Remembers the line of each message. Not thread-safe.
 class PolicyText {
  public:
-  // InvalidArgument gives line and column of what is no text format, of unknown fields, and of
-  // fields that come twice.
+  // InvalidArgument gives line and column of syntax errors, of unknown fields, and of fields that
+  // come twice.
   absl::Status Parse(absl::string_view text);
 
   const v1::Policy& policy() const { return policy_; }
-  // "line 7: role \"user\"", with the name if it has one that may be shown.
+  // "line 7: role \"user\"", with the name if it may be shown.
   std::string PlaceOfRole(int index) const;
   std::string PlaceOfIdentity(int index) const;
 

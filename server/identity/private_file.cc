@@ -17,7 +17,7 @@ namespace normd {
 namespace {
 
 constexpr std::int64_t kMaxBytes = std::int64_t{4} << 20;
-// A file system that keeps whole seconds, and one second more.
+// For a file system with whole seconds, plus one second.
 constexpr std::int64_t kYoungNs = 2'000'000'000;
 
 class OpenFile {
@@ -71,7 +71,7 @@ absl::StatusOr<PrivateFile> ReadPrivateFile(const std::string& path, Guarded gua
   if (absl::Status status = CheckKind(path, info, guarded); !status.ok()) return status;
   PrivateFile read;
   read.version = VersionFrom(info);
-  // One byte more than it says it has: a file that grows is noticed.
+  // One byte more than its size, so that growth of the file is noticed.
   read.text.resize(static_cast<std::size_t>(info.st_size) + 1);
   std::size_t size = 0;
   while (size < read.text.size()) {

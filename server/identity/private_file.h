@@ -1,4 +1,4 @@
-// Small files that say who may do what, and whether they have changed.
+// Small files that decide rights, and detection of their changes.
 
 #ifndef NORMD_SERVER_IDENTITY_PRIVATE_FILE_H_
 #define NORMD_SERVER_IDENTITY_PRIVATE_FILE_H_
@@ -10,7 +10,7 @@
 
 namespace normd {
 
-// Tells one content of a file from the next, as far as the file system does.
+// Identifies a file's content, as far as the file system can.
 struct FileVersion {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
@@ -21,26 +21,27 @@ struct FileVersion {
   friend bool operator==(const FileVersion&, const FileVersion&) = default;
 };
 
-// What others on the machine may not have been able to do with the file.
+// What other users of the machine must not be able to do with the file.
 enum class Guarded {
-  kFromWriters,  // Write it: it decides, but tells no secret.
-  kFromReaders,  // Nor read it.
+  kFromWriters,  // Write it: it decides rights, but has no secrets.
+  kFromReaders,  // Write it or read it.
 };
 
 struct PrivateFile {
   std::string text;
   FileVersion version;
-  // It was written so lately that a further write may leave the same version: read it again soon.
+  // The file was written so recently that a further write may leave the same version: read it again
+  // soon.
   bool young = false;
 };
 
-// Follows links. Errors name the path, what is wrong and what was wanted: NotFound and
+// Follows links. Errors name the path, the problem and what was wanted: NotFound and
 // PermissionDenied from the system; InvalidArgument for anything but a regular file, for one over
-// 4 MiB, and for a mode that lets everybody do what `guarded` excludes; Aborted for a file that
+// 4 MiB, and for a mode that allows everybody what `guarded` excludes; Aborted for a file that
 // changes while it is read. Does not wait for a FIFO.
 absl::StatusOr<PrivateFile> ReadPrivateFile(const std::string& path, Guarded guarded);
 
-// Of the file that the path leads to now; errors as above.
+// The version of the file at the path now; errors as above.
 absl::StatusOr<FileVersion> VersionOfFile(const std::string& path);
 
 }  // namespace normd

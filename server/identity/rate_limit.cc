@@ -6,7 +6,7 @@ namespace normd {
 
 Duration RateLimit::Take(const Rate& rate, TimePoint now) {
   if (rate.per_second <= 0) return Duration(0);
-  // A century, so that no sum below leaves the range, whatever the rate and the burst.
+  // A century, so that no sum below overflows for any rate and burst.
   constexpr double kLongestNs = 3e18;
   const double step = std::min(1e9 / rate.per_second, kLongestNs);
   const auto step_ns = std::max<std::int64_t>(1, static_cast<std::int64_t>(step));

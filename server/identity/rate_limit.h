@@ -1,4 +1,4 @@
-// How often somebody may call.
+// A limit on the rate of calls.
 
 #ifndef NORMD_SERVER_IDENTITY_RATE_LIMIT_H_
 #define NORMD_SERVER_IDENTITY_RATE_LIMIT_H_
@@ -12,17 +12,16 @@ namespace normd {
 
 struct Rate {
   double per_second = 0;   // 0: no limit.
-  std::int64_t burst = 0;  // At least 1 where there is a limit.
+  std::int64_t burst = 0;  // At least 1 if there is a limit.
 };
 
-// A token bucket of `burst` tokens, which refills at the rate; full at first. Kept as the time at
-// which it will be full again (the generic cell rate algorithm of ATM Forum TM 4.0), so that one
-// atomic number is all of it. Thread-safe, lock-free. The rate may differ from call to call, as
-// policies do.
+// A token bucket of `burst` tokens, which refills at the rate; full at first. It is stored as the
+// time at which it will be full again (the generic cell rate algorithm of ATM Forum TM 4.0), in one
+// atomic number. Thread-safe, lock-free. The rate may differ between calls, as policies do.
 class RateLimit {
  public:
-  // Takes a token and returns 0, or takes none and returns how long it is until there is one. A
-  // refusal costs nothing, so whoever goes on trying is not kept out for longer.
+  // Takes a token and returns 0, or takes none and returns the time until there is one. A refusal
+  // costs nothing, so further attempts do not extend the wait.
   Duration Take(const Rate& rate, TimePoint now);
 
  private:

@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::size_t kHexDigits = 2 * std::tuple_size_v<Digest>;
 
-// -1 for what is none.
+// -1 for other characters.
 int HexDigit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -86,7 +86,7 @@ absl::StatusOr<TokenLine> ParseLine(absl::string_view text, std::size_t number) 
 absl::StatusOr<TokenTable> TokenTable::Parse(absl::string_view text) {
   TokenTable table;
   absl::flat_hash_map<std::string, std::size_t> index;
-  // By the digest's beginning: no two tokens have the same but by a chance of one in 2^64.
+  // By the digest's beginning: two tokens have the same with a probability of 1 in 2^64.
   absl::flat_hash_map<std::uint64_t, std::size_t> line_of;
   std::size_t number = 0;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -125,7 +125,7 @@ void TokenTable::Arrange() {
   std::partial_sum(buckets_.begin(), buckets_.end(), buckets_.begin());
 }
 
-// The high bits of a sum of products: a family of hash functions, of which the key picks one
+// The high bits of a sum of products: a family of hash functions from which the key picks one
 // (multilinear hashing by multiply and shift).
 std::size_t TokenTable::BucketOf(const Digest& digest) const {
   std::uint64_t sum = 0;

@@ -15,15 +15,15 @@
 namespace normd {
 namespace {
 
-// Whether `fd` took all of it. Blocks while it takes nothing. A whole line in one call, so that
-// lines of up to PIPE_BUF are not mixed with those of another process at the same pipe.
+// Whether `fd` took the whole line. Blocks while it takes nothing. One call per line, so that lines
+// of up to PIPE_BUF are not mixed with those of another process at the same pipe.
 bool WriteWhole(int fd, absl::string_view rest) {
   while (!rest.empty()) {
     const ssize_t count = write(fd, rest.data(), rest.size());
     if (count > 0) {
       rest.remove_prefix(static_cast<std::size_t>(count));
     } else if (count < 0 && errno == EAGAIN) {
-      // Whoever shares the open file has made it non-blocking.
+      // Another user of the open file has made it non-blocking.
       pollfd wait = {fd, POLLOUT, 0};
       poll(&wait, 1, -1);
     } else if (count == 0 || errno != EINTR) {
@@ -40,8 +40,8 @@ struct LineWriter::State {
       : fd(file), options(std::move(writer_options)) {}
 
   void Lose() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { ++lost, ++untold; }
-  // Not while the descriptor refuses lines, which would make a loop of it, nor while so many lines
-  // wait that more may be lost at once.
+  // Not while the descriptor refuses lines, which would cause a loop, nor while so many lines wait
+  // that more may soon be lost.
   bool TellsLost() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return untold > 0 && takes_lines && options.describe_lost != nullptr &&
            bytes <= options.max_bytes / 4;
@@ -60,7 +60,7 @@ struct LineWriter::State {
   std::deque<std::string> lines ABSL_GUARDED_BY(mutex);
   std::size_t bytes ABSL_GUARDED_BY(mutex) = 0;  // In `lines`.
   std::int64_t lost ABSL_GUARDED_BY(mutex) = 0;
-  std::int64_t untold ABSL_GUARDED_BY(mutex) = 0;  // Lost lines that no line has told of.
+  std::int64_t untold ABSL_GUARDED_BY(mutex) = 0;  // Lost lines that have not been reported.
   bool writing ABSL_GUARDED_BY(mutex) = false;
   bool takes_lines ABSL_GUARDED_BY(mutex) = true;  // The last line was written.
   bool ending ABSL_GUARDED_BY(mutex) = false;
@@ -100,7 +100,7 @@ void LineWriter::Run(State& state) {
 
 LineWriter::LineWriter(int fd, LineWriterOptions options)
     : state_(std::make_shared<State>(fd, std::move(options))), linger_(state_->options.linger) {
-  // Detached: nobody can end a thread that is stuck in a write but the end of the process.
+  // Detached: only the end of the process ends a thread that is stuck in a write.
   std::thread([state = state_] { Run(*state); }).detach();
 }
 

@@ -1,4 +1,4 @@
-// Writes lines to a file descriptor that may stop taking them, such as a pipe that nobody reads.
+// Writes lines to a file descriptor that may stop taking them, such as an unread pipe.
 
 #ifndef NORMD_SERVER_LOG_LINE_WRITER_H_
 #define NORMD_SERVER_LOG_LINE_WRITER_H_
@@ -15,32 +15,33 @@
 namespace normd {
 
 struct LineWriterOptions {
-  std::size_t max_bytes = std::size_t{1} << 20;  // In lines that wait to be written.
-  Duration linger = std::chrono::seconds(2);     // How long the destructor waits for them.
-  // Makes the line that tells a reader how many lines were lost before it.
+  std::size_t max_bytes = std::size_t{1} << 20;  // Bytes of lines that wait to be written.
+  Duration linger = std::chrono::seconds(2);     // The destructor's time limit for them.
+  // Makes the line that reports the number of lines lost before it.
   std::function<std::string(std::int64_t lost)> describe_lost;
 };
 
-// Thread-safe. A line waits in memory until a thread of the writer's own has written it, so a
-// descriptor that blocks holds up nobody else. A line is lost when too many wait already or when
-// the descriptor refuses it; once it takes lines again and most that waited are out, it gets
-// `describe_lost`.
+// Thread-safe. A line waits in memory until the writer's own thread has written it, so a descriptor
+// that blocks delays no other thread. A line is lost when too many already wait or when the
+// descriptor refuses it. Once the descriptor takes lines again and most waiting lines are out, it
+// gets `describe_lost`.
 class LineWriter {
  public:
   enum class Share { kAll, kHalf };
 
-  // Borrows `fd`, for as long as the process lives: a thread that is stuck in a write stays there.
+  // Borrows `fd` for the life of the process: a thread that is stuck in a write stays there.
   LineWriter(int fd, LineWriterOptions options);
-  // Flush, for up to `linger`.
+  // Calls Flush, for up to `linger`.
   ~LineWriter();
   LineWriter(const LineWriter&) = delete;
   LineWriter& operator=(const LineWriter&) = delete;
 
-  // Never blocks and never throws. `line` carries its own end. kHalf: a line that finds half of
-  // `max_bytes` taken is lost, so that it takes no room from those that matter more.
+  // Never blocks and never throws. `line` includes its own end. kHalf: the line is lost if half of
+  // `max_bytes` is taken, so that it takes no room from more important lines.
   void Write(absl::string_view line, Share share = Share::kAll) noexcept;
 
-  // Waits until every line is written or lost, or until `timeout` has passed; whether none waits.
+  // Waits until every line is written or lost, or until `timeout` has passed; returns whether none
+  // waits.
   bool Flush(Duration timeout);
 
   std::int64_t lost() const;
@@ -49,7 +50,7 @@ class LineWriter {
   struct State;
   static void Run(State& state);
 
-  // shared: with the thread, which may be stuck when the writer goes.
+  // shared: with the thread, which may be stuck when the writer ends.
   const std::shared_ptr<State> state_;
   const Duration linger_;
 };

@@ -23,7 +23,7 @@ struct PathRequest {
   absl::string_view path;
   absl::string_view peer;
   std::optional<absl::string_view> authorization;  // As HttpRequest's.
-  // Of the client's certificate, likewise.
+  // The client certificate's URIs, likewise.
   absl::Span<const std::string> uris = {};
   absl::Span<const std::string> dns_names = {};
 };

@@ -25,7 +25,7 @@ enum class Method {
   kUnloadModel,
   kGetServerInfo,
   kListSharedMemory,
-  // Of the Open Inference Protocol.
+  // These are of the Open Inference Protocol.
   kModelInfer,
   kModelStreamInfer,  // Each request of the stream.
   kServerLive,
@@ -66,7 +66,7 @@ enum class Rejection {
 
 struct DurationTotal {
   std::int64_t count = 0;
-  std::int64_t ns = 0;  // Of all of them together.
+  std::int64_t ns = 0;  // The total of all.
 };
 
 // What a model version's requests have taken so far, since its series began. Gather and copy_in are
@@ -82,7 +82,7 @@ struct ModelTotals {
   };
   DurationTotal succeeded;  // From arrival to the response's hand-over.
   DurationTotal failed;
-  // Of those that succeeded. A batch's time counts for each of its requests.
+  // Totals of successful requests. A batch's time counts for each of its requests.
   std::int64_t queue_ns = 0;
   std::int64_t input_ns = 0;
   std::int64_t compute_ns = 0;
@@ -213,7 +213,7 @@ class RegionMetrics {
                           std::int64_t /*out_bytes*/) {}
 };
 
-// Of all models.
+// The versions of all models.
 struct VersionCounts {
   std::int64_t loaded = 0;
   std::int64_t failed = 0;  // The last load; an older state may serve.

@@ -7,7 +7,8 @@
 namespace normd {
 namespace {
 
-// No steps above 5: the exposition prints 16 digits, and 7.5e-05 would read 7.499999999999999e-05.
+// No steps other than 1, 1.75, 2.5, 3.5 and 5: the exposition prints 16 digits, and 7.5e-05 would
+// read 7.499999999999999e-05.
 constexpr std::array<std::int64_t, 31> MakeDurationBounds() {
   std::array<std::int64_t, 31> bounds{};
   std::size_t next = 0;
@@ -58,7 +59,7 @@ prometheus::ClientMetric::Histogram Histogram::Collect() const {
   std::uint64_t cumulative = 0;
   for (std::size_t i = 0; i < scale_.bounds.size(); ++i) {
     cumulative += static_cast<std::uint64_t>(cells_.Sum(i));
-    // Division rounds once, so that 17500 ns reads 1.75e-05 and no neighbour of it.
+    // Division rounds once, so that 17500 ns reads exactly 1.75e-05.
     out.bucket.push_back(
         {cumulative, static_cast<double>(scale_.bounds[i]) / scale_.recorded_per_exposed});
   }

@@ -25,8 +25,8 @@ HistogramScale LoadScale();           // Nanoseconds, exposed in seconds: decade
 HistogramScale BatchRequestsScale();  // Powers of two, 1 to 1024.
 HistogramScale BatchBytesScale();     // Powers of four, 256 B to 4 GiB.
 
-// Thread-safe; Record takes no lock, and only the first one allocates: a histogram in which nothing
-// was recorded takes no memory beside itself.
+// Thread-safe; Record takes no lock, and only the first one allocates: an empty histogram takes no
+// memory beside itself.
 class Histogram {
  public:
   explicit Histogram(HistogramScale scale);
@@ -41,7 +41,7 @@ class Histogram {
 
  private:
   HistogramScale scale_;
-  ShardedCells cells_;  // One for each bound, one for what lies above, one for the sum.
+  ShardedCells cells_;  // One for each bound, one for values above them, one for the sum.
 };
 
 }  // namespace normd

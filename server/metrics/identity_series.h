@@ -1,4 +1,4 @@
-// Which identities have series of their own, and for how long.
+// Decides which identities have their own series, and for how long.
 
 #ifndef NORMD_SERVER_METRICS_IDENTITY_SERIES_H_
 #define NORMD_SERVER_METRICS_IDENTITY_SERIES_H_
@@ -32,8 +32,8 @@ class IdentitySeries final : public IdentityMetrics {
   ShardedCells cells_{kOutcomes + 1};  // Calls by outcome; the inputs' bytes.
 };
 
-// As SeriesSet: an identity's series live as long as a handle of theirs and are in two scrapes
-// more; at most kMaxIdentitySeries names have their own, and the others count together under
+// Like SeriesSet: an identity's series live as long as a handle of theirs and are in two more
+// scrapes. At most kMaxIdentitySeries names have their own, and the others count together under
 // identity="_other", which is no identity's name. Thread-safe. Handles keep the set alive.
 class IdentitySeriesSet : public std::enable_shared_from_this<IdentitySeriesSet> {
  public:

@@ -207,7 +207,7 @@ class RegionSeries final : public RegionMetrics {
   Number locked_bytes_{0};
   std::array<Number, kPageLockRefusals> not_locked_{};
   Number broken_{0};
-  ShardedCells tensor_bytes_{2 * kRegionMemories};  // Of each memory in, out.
+  ShardedCells tensor_bytes_{2 * kRegionMemories};  // In and out, for each memory.
 };
 
 // A pool that is read at each scrape, until Stop. The mutex is held while `read` runs, unlike

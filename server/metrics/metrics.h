@@ -33,7 +33,7 @@ struct PoolUse {
 // What is refused above: the ceilings beside the gauges.
 struct MetricsLimits {
   std::int64_t inflight_bytes = 0;
-  std::int64_t queue_requests = 0;  // Of one model version.
+  std::int64_t queue_requests = 0;  // Per model version.
 };
 
 // Owns every series. Thread-safe. Outlives all handles that it gave, but for those of models.

@@ -17,12 +17,12 @@
 
 namespace normd {
 
-// What all versions of a model share: every series without the label `version`. A series appears
-// with the first recording in it and takes next to no memory before; the queue and the rejections
+// The shared series of a model's versions: every series without the label `version`. A series
+// appears with its first recording and takes almost no memory before; the queue and the rejections
 // appear with the model's first request, so that their rates see the first increment. Thread-safe.
 class ModelSeries {
  public:
-  // An empty name: the requests that mean no loaded model, which have no queue.
+  // An empty name: requests that mean no loaded model, which have no queue.
   explicit ModelSeries(absl::string_view name);
 
   const std::string& name() const { return name_; }
@@ -48,7 +48,7 @@ class ModelSeries {
   ShardedCells rejected_;  // By reason.
 };
 
-// What ModelTotals tells. Takes no memory before the first recording. Thread-safe.
+// The counts behind ModelTotals. Takes no memory before the first recording. Thread-safe.
 class VersionTotals {
  public:
   VersionTotals();

@@ -30,15 +30,15 @@ std::string ReadWhole(const std::string& path) {
   return std::move(text).str();
 }
 
-// What follows the process's name in <proc>/self/stat. The name stands in parentheses and may hold
-// blanks and parentheses itself, so the last one closes it.
+// The fields after the process's name in <proc>/self/stat. The name stands in parentheses and may
+// contain blanks and parentheses, so the last one closes it.
 std::vector<std::string> FieldsAfterName(const std::string& stat) {
   const std::size_t end = stat.rfind(')');
   if (end == std::string::npos) return {};
   return absl::StrSplit(stat.substr(end + 1), absl::ByAnyChar(" \n"), absl::SkipEmpty());
 }
 
-// `number` counts as proc(5) does: the first field after the name has 3.
+// `number` counts as in proc(5): the first field after the name has 3.
 std::optional<double> Field(const std::vector<std::string>& fields, std::size_t number) {
   double value = 0;
   if (number - 3 >= fields.size() || !absl::SimpleAtod(fields[number - 3], &value)) {
@@ -63,7 +63,7 @@ std::optional<double> OpenFiles(const std::string& proc) {
   if (error) return std::nullopt;
   std::int64_t count = 0;
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) ++count;
-  // The folder that is being read is open itself.
+  // The folder that is being read is itself open.
   return static_cast<double>(count - 1);
 }
 

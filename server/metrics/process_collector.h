@@ -1,5 +1,4 @@
-// What the operating system knows of this process, under the names that Prometheus' own clients
-// use.
+// The operating system's numbers about this process, under the names of Prometheus' own clients.
 
 #ifndef NORMD_SERVER_METRICS_PROCESS_COLLECTOR_H_
 #define NORMD_SERVER_METRICS_PROCESS_COLLECTOR_H_
@@ -13,8 +12,8 @@
 namespace normd {
 
 // process_cpu_seconds_total, process_resident_memory_bytes, process_start_time_seconds,
-// process_open_fds and process_max_fds. Reads files at each scrape; thread-safe. What cannot be
-// read is left out: a scrape never fails for it.
+// process_open_fds and process_max_fds. Reads files at each scrape; thread-safe. Leaves out what it
+// cannot read: a scrape never fails for it.
 // Source: https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics
 class ProcessCollector final : public prometheus::Collectable {
  public:

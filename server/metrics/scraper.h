@@ -13,12 +13,11 @@
 
 namespace normd {
 
-// One text is made at a time, for all who asked before it was begun. The thread pauses behind each,
+// One text is made at a time, for all who asked before it was begun. The thread pauses after each,
 // so that scrapes take at most a quarter of a core. Thread-safe.
 class Scraper {
  public:
-  // shared: whoever takes the text slowly keeps it while others go on. Null: it could not be made,
-  // for lack of memory.
+  // shared: slow readers keep the text while others go on. Null: memory for it was short.
   using Text = std::shared_ptr<const std::string>;
   using Done = std::function<void(Text)>;
 
@@ -28,11 +27,11 @@ class Scraper {
   Scraper(const Scraper&) = delete;
   Scraper& operator=(const Scraper&) = delete;
 
-  // Calls `done` on the scraper's thread with a text that was begun after this call, compressed or
-  // not. After Stop, never.
+  // Calls `done` on the scraper's thread with a text that was begun after this call, compressed if
+  // `gzip`. Never after Stop.
   void Ask(bool gzip, Done done);
 
-  // Waits for a text that is being made, and answers those who wait for it. Idempotent.
+  // Waits for a text in progress, and answers those who wait for it. Idempotent.
   void Stop();
 
  private:
@@ -51,7 +50,7 @@ class Scraper {
   std::thread thread_;  // Last: it uses the others.
 };
 
-// In gzip's format; empty when there is no memory for it.
+// In gzip's format; empty when memory is short.
 std::string Gzip(const std::string& text);
 
 }  // namespace normd

@@ -1,4 +1,4 @@
-// Which models have series of their own, and for how long.
+// Decides which models have their own series, and for how long.
 
 #ifndef NORMD_SERVER_METRICS_SERIES_SET_H_
 #define NORMD_SERVER_METRICS_SERIES_SET_H_
@@ -20,13 +20,13 @@
 namespace normd {
 
 // The series of all model versions.
-// - A version's series live as long as a handle of theirs; when the last is gone they retire: they
-//   are in the next kLastScrapes scrapes, so that the last counts are seen, and then vanish. A
-//   handle for the same version in between finds them as they were.
-// - At most kMaxRetired versions are retired at a time; the one that retired first goes then, seen
-//   or not, so memory stays bounded where nobody scrapes.
-// - At most `max_own` versions that have a handle have series of their own. Whoever comes then
-//   counts with the others under model="_other" for as long as its handle lives.
+// - A version's series live as long as a handle of theirs. When the last is gone they retire: they
+//   are in the next kLastScrapes scrapes, so that the last counts are seen, and then vanish. A new
+//   handle for the same version in between finds them unchanged.
+// - At most kMaxRetired versions are retired at a time. The one that retired first then vanishes,
+//   seen or not, so memory stays bounded if nobody scrapes.
+// - At most `max_own` versions with a handle have their own series. Later ones count together under
+//   model="_other" for as long as their handles live.
 // Thread-safe. Handles keep the set alive.
 class SeriesSet : public std::enable_shared_from_this<SeriesSet> {
  public:
@@ -54,7 +54,7 @@ class SeriesSet : public std::enable_shared_from_this<SeriesSet> {
 
   explicit SeriesSet(std::int64_t max_own);
 
-  // Null when there are `max_own` already.
+  // Null at `max_own`.
   VersionSeries* Take(const Key& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<ModelSeries> ModelOf(const std::string& name)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -69,7 +69,7 @@ class SeriesSet : public std::enable_shared_from_this<SeriesSet> {
   Slots slots_ ABSL_GUARDED_BY(mutex_);
   std::int64_t own_ ABSL_GUARDED_BY(mutex_) = 0;     // Slots with a handle.
   std::int64_t others_ ABSL_GUARDED_BY(mutex_) = 0;  // Handles of other_.
-  // The one that retired first in front. Never grows beyond what it begins with.
+  // Ordered by retirement, the first in front. Never grows beyond its first capacity.
   std::vector<Slots::iterator> retired_ ABSL_GUARDED_BY(mutex_);
 };
 

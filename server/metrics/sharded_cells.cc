@@ -13,11 +13,11 @@ std::size_t ShardedCells::AssignShard() {
   return this_threads_shard_;
 }
 
-// Out of the way of Add, which the compiler can then keep in registers.
+// Not inlined into Add, which the compiler can then keep in registers.
 ShardedCells::Line* ShardedCells::Allocate() {
   Line* const fresh = new (std::nothrow) Line[kShards * lines_per_shard_];
   Line* found = nullptr;
-  // If two threads come first, one wins and both use its memory. Release publishes the zeros;
+  // If two threads are first, one wins and both use its memory. Release publishes the zeros;
   // acquire on failure is for the winner's.
   if (lines_.compare_exchange_strong(found, fresh, std::memory_order_acq_rel,
                                      std::memory_order_acquire)) {

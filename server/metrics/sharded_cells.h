@@ -12,10 +12,10 @@ namespace normd {
 
 // A fixed number of 64-bit cells, each the sum of one part per shard. A thread adds to its own
 // shard, whose cells share no cache line with another shard's; with more threads than shards some
-// share one, which costs time and no count.
-// The first Add takes the memory, 1 KiB for every eight cells; until then there is none. Where
-// there is none to be had, an Add is lost and the next one tries again. Thread-safe but for the
-// move; Add takes no lock, and only the first one allocates.
+// share one, which costs time but no counts.
+// The first Add allocates the memory, 1 KiB for every eight cells. If memory is short, that Add is
+// lost and the next one tries again. Thread-safe except for the move; Add takes no lock, and only
+// the first one allocates.
 class ShardedCells {
  public:
   explicit ShardedCells(std::size_t cells)
@@ -27,15 +27,15 @@ class ShardedCells {
   ShardedCells& operator=(ShardedCells&&) = delete;
 
   void Add(std::size_t cell, std::int64_t delta) {
-    // Acquire: who sees the pointer sees the zeros behind it.
+    // Acquire: a thread that sees the pointer sees the zeros behind it.
     Line* lines = lines_.load(std::memory_order_acquire);
     if (lines == nullptr && (lines = Allocate()) == nullptr) return;
     // Relaxed: cells publish no other memory, and a sum only promises to miss no finished Add.
     Part(lines, ThisThreadsShard(), cell).fetch_add(delta, std::memory_order_relaxed);
   }
 
-  // Holds every Add that happened before the call; of those that run meanwhile, any part. So a cell
-  // that is also subtracted from may read below what it ever held.
+  // Includes every Add that happened before the call, and any part of concurrent ones. So a cell
+  // that is also subtracted from may read below any value that it ever had.
   std::int64_t Sum(std::size_t cell) const;
   // Nothing was ever added.
   bool Untouched() const { return lines_.load(std::memory_order_acquire) == nullptr; }

@@ -1,4 +1,4 @@
-// Changes of what serves, told one after the other and without a lock.
+// Reports changes of the loaded models one after another and without a lock.
 
 #ifndef NORMD_SERVER_MODEL_CHANGE_QUEUE_H_
 #define NORMD_SERVER_MODEL_CHANGE_QUEUE_H_
@@ -20,13 +20,14 @@ class ChangeQueue {
 
   explicit ChangeQueue(Callback callback) : callback_(std::move(callback)) {}
 
-  // Under the lock that orders the changes.
+  // Call under the lock that orders the changes.
   void Add(const std::string& name, bool loaded) {
     MutexLock lock(mutex_);
     waiting_.emplace_back(name, loaded);
   }
 
-  // After that lock. One caller at a time delivers, also what others have added.
+  // Call after that lock. One caller at a time delivers, including the changes that others have
+  // added.
   void Deliver() {
     while (true) {
       std::pair<std::string, bool> change;

@@ -1,4 +1,4 @@
-// Some of a model's channels: what a tensor that is a part of one sample covers.
+// A range of a model's channels, for a tensor that is a part of one sample.
 
 #ifndef NORMD_SERVER_MODEL_CHANNEL_RANGE_H_
 #define NORMD_SERVER_MODEL_CHANNEL_RANGE_H_
@@ -9,7 +9,7 @@
 
 namespace normd {
 
-// Whole groups of a channels-first sample, which lie in memory one after the other: whole rows.
+// Whole groups of a channels-first sample, which are adjacent in memory: whole rows.
 struct ChannelRange {
   std::int64_t first = 0;
   std::int64_t count = 0;  // 0: every channel.
@@ -18,8 +18,8 @@ struct ChannelRange {
   friend bool operator==(const ChannelRange&, const ChannelRange&) = default;
 };
 
-// The spec and the parameters of those channels. A row computed with them has the bits that it has
-// as a part of its sample.
+// The spec and the parameters of those channels. A row computed with them has the same bits as in
+// its whole sample.
 norm::NormSpec SpecOf(const norm::NormSpec& spec, const ChannelRange& channels);
 norm::NormParams ParamsOf(const norm::NormParams& params, const ChannelRange& channels);
 

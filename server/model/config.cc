@@ -23,7 +23,7 @@ constexpr std::int64_t kMaxQueueDelayUs = 60'000'000;
 constexpr std::size_t kMaxParameterNameBytes = 512;
 constexpr char kNameWish[] = "1 to 512 bytes of valid UTF-8";
 
-// Enough to keep a string out of responses that a client could then not parse.
+// Keeps strings out of responses that a client could then not parse.
 bool IsUtf8(absl::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
     const unsigned lead = static_cast<unsigned char>(text[i]);

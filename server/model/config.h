@@ -16,13 +16,13 @@ namespace normd {
 
 inline constexpr std::int64_t kMaxConfigBytes = std::int64_t{1} << 20;
 
-// Parses protobuf text format. InvalidArgument is ParseText's. Checks no values:
-// CheckModelConfig does. Tells where the fields stand in the text, if `places` is not null.
+// Parses protobuf text format. InvalidArgument is ParseText's. Does not check values;
+// CheckModelConfig does. Reports the fields' places in the text, if `places` is not null.
 absl::StatusOr<v1::ModelConfig> ParseModelConfig(
     absl::string_view text, google::protobuf::TextFormat::ParseInfoTree* places = nullptr);
 
 // Reads, parses and checks a file, opened with kMaxConfigBytes. Errors name the file, and the line
-// of a field that stands there.
+// of the field in question.
 absl::StatusOr<v1::ModelConfig> ReadModelConfig(InputFile& file);
 
 // InvalidArgument names the first field that is wrong, what it holds and what was wanted.

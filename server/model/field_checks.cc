@@ -41,7 +41,7 @@ absl::Status CheckNormalizedShape(absl::string_view operation,
   if (!shape.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(field, ": ", shape.status().message()));
   }
-  // What kernels/norm.h asks of channels.
+  // The limit of kernels/norm.h.
   constexpr std::int64_t kMostElements = std::numeric_limits<std::int64_t>::max() / 8;
   if (shape->elements() > kMostElements) {
     return InvalidField(field, absl::StrCat(shape->elements(), " elements in ", shape->ToString()),

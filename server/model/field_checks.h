@@ -25,7 +25,7 @@ absl::Status CheckCount(absl::string_view field, std::int64_t count);
 // Finite in float32, in which most types compute.
 absl::Status CheckFinite(absl::string_view field, double value);
 
-// Of a message whose channels are checked.
+// For a message whose channels are checked.
 template <typename Message>
 absl::Status CheckGroups(absl::string_view operation, const Message& message) {
   if (message.groups() >= 1 && message.channels() % message.groups() == 0) return absl::OkStatus();

@@ -45,8 +45,8 @@ FileState StateFrom(const struct stat& info) {
 }
 
 std::int64_t TimestampTickNs(const FileState& state) {
-  // Kernels count 100 to 1000 ticks a second. A change time of a whole second is one in 10^9 where
-  // nanoseconds are kept, and costs such a file a wait.
+  // Kernels count 100 to 1000 ticks a second. A change time of a whole second is one in 10^9 with
+  // nanoseconds, and costs such a file a wait.
   return state.ctime_ns % kSecondNs == 0 ? 2 * kSecondNs : kSecondNs / 100;
 }
 
@@ -65,8 +65,8 @@ absl::StatusOr<InputFile> InputFile::Adopt(std::string name, Descriptor descript
         absl::StrCat(file.name_, ": ", info.st_size, " bytes, wanted at most ", max_bytes));
   }
   file.state_ = StateFrom(info);
-  // The change time, which nobody can set. One in the future is another machine's clock: no telling
-  // how old it is.
+  // The change time, which nobody can set. One in the future comes from another machine's clock, so
+  // the file's age is unknown.
   file.young_ = NowNs() - file.state_.ctime_ns <= TimestampTickNs(file.state_);
   return file;
 }
@@ -89,7 +89,7 @@ absl::Status InputFile::ReadOnce(std::int64_t offset, absl::Span<std::byte> out)
 absl::Status InputFile::Read(std::int64_t offset, absl::Span<std::byte> out) {
   if (absl::Status status = ReadOnce(offset, out); !status.ok()) return status;
   if (!young_) return absl::OkStatus();
-  // In the blocks in which they will be compared: nobody needs the whole twice in memory.
+  // In the blocks in which they will be compared, so that the whole is not in memory twice.
   constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
   for (; !out.empty(); out.remove_prefix(std::min(out.size(), kBlockBytes))) {
     const absl::Span<const std::byte> block = out.first(std::min(out.size(), kBlockBytes));

@@ -1,4 +1,4 @@
-// Files that somebody else may have written badly, may be writing now, or may have aimed elsewhere.
+// Files that may be malformed, half written, or links that lead elsewhere.
 
 #ifndef NORMD_SERVER_MODEL_FILE_H_
 #define NORMD_SERVER_MODEL_FILE_H_
@@ -19,7 +19,7 @@
 
 namespace normd {
 
-// Tells one content of a file from the next, as far as the file system does.
+// Identifies a file's content, as far as the file system can.
 struct FileState {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
@@ -32,13 +32,13 @@ struct FileState {
 
 FileState StateFrom(const struct stat& info);
 
-// How long after a write another one may leave the same times, at worst: one tick of the kernel's
-// clock, or 2 s on a file system that keeps whole seconds.
+// The longest time after a write in which another one may leave the same times: one tick of the
+// kernel's clock, or 2 s on a file system with whole seconds.
 std::int64_t TimestampTickNs(const FileState& state);
 
-// A regular file open for reading. Reads go through pread and not through a mapping, so that a file
-// that shrinks meanwhile gives an error and not a SIGBUS. Errors name the file without its folder:
-// they reach clients. Move-only; not thread-safe.
+// A regular file open for reading. Reads use pread and not a mapping, so that a file that shrinks
+// meanwhile gives an error and not a SIGBUS. Errors name the file without its folder, because they
+// reach clients. Move-only; not thread-safe.
 class InputFile {
  public:
   // Takes over a descriptor open for reading. InvalidArgument for anything but a regular file,
@@ -53,9 +53,9 @@ class InputFile {
   // Fills `out` from `offset`. InvalidArgument when the file ends before.
   absl::Status Read(std::int64_t offset, absl::Span<std::byte> out);
 
-  // Aborted when the file is not what it was when it was opened, so that what was read may be a
-  // mixture. Where the file was written so lately that its times may hide a further write, waits
-  // for the tick to pass, at most 2 s, and compares all that was read with the file once more.
+  // Aborted when the file has changed since it was opened, so that the read bytes may be a mixture.
+  // If the last write was so recent that the file's times may hide another one, waits for the tick
+  // to pass, at most 2 s, and compares all read bytes with the file once more.
   absl::Status CheckUnchanged();
 
  private:
@@ -75,7 +75,7 @@ class InputFile {
   Descriptor descriptor_;
   FileState state_;
   bool young_ = false;           // A further write may leave the same times.
-  std::vector<Extent> extents_;  // What was read, of a young file.
+  std::vector<Extent> extents_;  // The extents read from a young file.
 };
 
 }  // namespace normd

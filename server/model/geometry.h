@@ -1,4 +1,4 @@
-// How a request's tensors divide into the rows that kernels compute, and where they may be cut.
+// The division of a request's tensors into the kernels' rows, and the places where they may be cut.
 
 #ifndef NORMD_SERVER_MODEL_GEOMETRY_H_
 #define NORMD_SERVER_MODEL_GEOMETRY_H_
@@ -14,7 +14,7 @@
 
 namespace normd {
 
-// What a request says of one input tensor, and an operation of one output.
+// The type of an input tensor in a request, and of an operation's output.
 struct TensorType {
   norm::DType dtype = norm::DType::kFloat32;
   Shape shape;
@@ -32,7 +32,7 @@ struct TensorSize {
 inline constexpr std::size_t kInlinedInputs = 2;
 inline constexpr std::size_t kInlinedOutputs = 4;
 
-// How the tensors of a request divide into segments of the kernels' contract. Every tensor of a
+// The division of a request's tensors into segments of the kernels' contract. Every tensor of a
 // request, input or output, has the same number of samples.
 struct Geometry {
   std::int64_t samples = 0;
@@ -41,22 +41,22 @@ struct Geometry {
   // For a part of one sample (samples is 1): the channels that it covers. Model::Check gives all.
   ChannelRange channels{};
   absl::InlinedVector<TensorSize, kInlinedInputs> inputs;  // In the signature's order.
-  // Likewise. An output on request has no bytes where it is not asked for: it is not computed.
+  // Likewise. An output on request has no bytes unless the request asks for it: it is not computed.
   absl::InlinedVector<TensorSize, kInlinedOutputs> outputs;
 
-  // What the CPU's kernels hold while they compute it, where that may be as much as the tensors:
-  // what scales and shifts a sample, in the accumulation type.
+  // The memory of the CPU's kernels during the computation, if it may be as much as the tensors: a
+  // sample's scales and shifts, in the accumulation type.
   std::int64_t workspace_bytes = 0;
 
   norm::RunSizes spatial_runs = {};  // As norm::Segment has them.
 
   std::int64_t InputBytes() const { return Sum(inputs); }
   std::int64_t OutputBytes() const { return Sum(outputs); }
-  // The bytes of all inputs or of all outputs, whichever is more: what limits of bytes count.
+  // The bytes of all inputs or of all outputs, whichever is more: byte limits apply to this.
   std::int64_t LargerBytes() const { return std::max(InputBytes(), OutputBytes()); }
 
  private:
-  // Model::Check has seen to it that this fits.
+  // Model::Check has checked that this fits.
   template <typename Tensors>
   static std::int64_t Sum(const Tensors& tensors) {
     std::int64_t sum = 0;
@@ -65,17 +65,17 @@ struct Geometry {
   }
 };
 
-// Where the tensors of a request may be cut into parts that are computed apart, each with the bits
-// that it has in the whole.
+// The places where a request's tensors may be cut into parts that are computed separately, each
+// with the same bits as in the whole.
 struct CutRule {
   enum class At {
     kSample,  // Only between samples.
-    kRow,     // Also between the rows of a sample, which lie in memory one after the other.
+    kRow,     // Also between the rows of a sample, which are adjacent in memory.
   };
   At at = At::kSample;
-  // With kRow: the rows of a sample, and the channels that each of them covers. Operations with
-  // several inputs cut between samples alone. So do streams of several outputs: they carry a sample
-  // of each in turn.
+  // With kRow: the rows of a sample, and the channels of each row. Operations with several inputs
+  // are only cut between samples. So are streams of several outputs: they carry a sample of each in
+  // turn.
   std::int64_t sample_rows = 1;
   std::int64_t row_channels = 0;
 };

@@ -1,4 +1,5 @@
-// What backends compute for a model: one of the kernels' contracts, with its spec and parameters.
+// A model's computation for the backends: one of the kernels' contracts, with its spec and
+// parameters.
 
 #ifndef NORMD_SERVER_MODEL_KERNEL_PROGRAM_H_
 #define NORMD_SERVER_MODEL_KERNEL_PROGRAM_H_
@@ -13,8 +14,8 @@
 
 namespace normd {
 
-// The contract of kernels/norm.h. Its inputs and outputs are those that kernels/segment_tensors.h
-// gives for the specs, which differ in type and eps alone.
+// The contract of kernels/norm.h. kernels/segment_tensors.h gives its inputs and outputs for the
+// specs, which differ only in type and eps.
 struct NormProgram {
   // One for each type, in the order of its values from 1.
   std::array<norm::NormSpec, 4> specs;
@@ -34,8 +35,8 @@ struct LinearNormProgram {
 // A backend has an implementation of each alternative; see server/exec.
 using KernelProgram = std::variant<NormProgram, LinearNormProgram>;
 
-// The input whose exact place an output may take: a norm's x for y and its residual for
-// residual_out, a fused layer's y for its output. Both are places in the model's lists.
+// The input that an output may replace exactly: a norm's x for y and its residual for residual_out,
+// a fused layer's y for its output. Both are indexes into the model's lists.
 std::optional<std::size_t> OverwritableInput(const KernelProgram& program, std::size_t output);
 
 }  // namespace normd

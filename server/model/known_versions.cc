@@ -86,7 +86,7 @@ absl::Status MissingAlias(absl::string_view name, absl::string_view alias,
   if (absl::Status status = CheckModelName(name); !status.ok()) return status;
   const std::string shown = absl::StrCat("\"", Printable(alias, 32), "\"");
   if (versions == nullptr || versions->plan.aliases.empty()) {
-    // The field of the one protocol that has aliases.
+    // The field of the only protocol with aliases.
     return absl::InvalidArgumentError(
         absl::StrCat("model_version: ", shown, ", wanted a number from 1: the model has no alias"));
   }

@@ -22,7 +22,7 @@
 
 namespace normd {
 
-// What a backend keeps for a model beyond its host parameters, such as device copies.
+// A backend's state for a model beyond its host parameters, such as device copies.
 class BackendState {
  public:
   virtual ~BackendState() = default;
@@ -40,25 +40,25 @@ class ModelBackend {
 };
 
 // Immutable after Create and Prepare; shared by the registry and the requests in flight, so that a
-// request finishes on the state it began with.
+// request finishes with the state with which it began.
 class Model {
  public:
   // Checks the config and the parameters against each other, as MatchParameters (parameters.h)
-  // does. `parameters` may hold others beside those that the config asks for.
+  // does. `parameters` may contain more than the config asks for.
   static absl::StatusOr<std::shared_ptr<Model>> Create(std::string name, std::int64_t version,
                                                        v1::ModelConfig config,
                                                        std::vector<Parameter> parameters,
                                                        std::shared_ptr<ModelMetrics> metrics);
-  // The same for an operation that the config need not name; the rest of the config is checked
-  // already.
+  // The same for a given operation, which the config need not name; the rest of the config has been
+  // checked.
   static absl::StatusOr<std::shared_ptr<Model>> Create(std::string name, std::int64_t version,
                                                        v1::ModelConfig config,
                                                        std::unique_ptr<const Operation> operation,
                                                        std::vector<Parameter> parameters,
                                                        std::shared_ptr<ModelMetrics> metrics);
 
-  // `model` under a config that differs from its own in version_policy, canary and version_alias
-  // alone. Both have one operation, one set of parameters and one backend state.
+  // `model` under a config that differs from its own only in version_policy, canary and
+  // version_alias. Both share one operation, one set of parameters and one backend state.
   static std::shared_ptr<const Model> WithConfig(std::shared_ptr<const Model> model,
                                                  v1::ModelConfig config);
 
@@ -68,10 +68,10 @@ class Model {
   const std::vector<Parameter>& parameters() const { return parameters_; }
   ModelMetrics& metrics() const { return *metrics_; }
 
-  // What backends compute.
+  // The backends' computation.
   const KernelProgram& program() const { return program_; }
 
-  // As Operation's.
+  // As in Operation.
   absl::Span<const TensorSignature> inputs() const { return operation_->signature().inputs; }
   absl::Span<const TensorSignature> outputs() const { return operation_->signature().outputs; }
   CutRule cut() const { return operation_->cut(); }
@@ -84,10 +84,10 @@ class Model {
     return operation_->CheckOptions(asked, name_);
   }
 
-  // Checks a request's tensors, one for each of inputs(), against the model: the types that
-  // its config and its operation take, then as Operation::Check.
+  // Checks a request's tensors, one for each of inputs(), against the model: the types of its
+  // config and its operation, then as Operation::Check.
   absl::StatusOr<Geometry> Check(absl::Span<const TensorType> inputs) const;
-  // The same of a model with one input.
+  // The same for a model with one input.
   absl::StatusOr<Geometry> Check(norm::DType dtype, const Shape& shape) const {
     const TensorType x{dtype, shape};
     return Check(absl::MakeConstSpan(&x, 1));
@@ -105,11 +105,11 @@ class Model {
   std::int64_t version_ = 0;
   v1::ModelConfig config_;
   std::vector<Parameter> parameters_;
-  // shared, like the parameters' data: with those that WithConfig has made.
+  // shared, like the parameters' data: with the models from WithConfig.
   std::shared_ptr<const Operation> operation_;
   KernelProgram program_;
   std::shared_ptr<BackendState> backend_state_;
-  std::shared_ptr<const Model> original_;  // The first, whose program the state may refer to.
+  std::shared_ptr<const Model> original_;  // The first model, whose program the state may refer to.
   std::shared_ptr<ModelMetrics> metrics_;  // shared: the series go with the last of the models.
 };
 

@@ -1,4 +1,4 @@
-// Which names a model may have.
+// The valid names of models.
 
 #ifndef NORMD_SERVER_MODEL_MODEL_NAME_H_
 #define NORMD_SERVER_MODEL_MODEL_NAME_H_

@@ -1,6 +1,6 @@
-// What a model computes, as the rest of the server knows it. Each operation is a pair of files in
-// server/model/operations, registered in operations.cc there; nobody else asks which one a model
-// has.
+// A model's computation, as the rest of the server sees it. Each operation is a pair of files in
+// server/model/operations, registered in operations.cc there; no other code distinguishes
+// operations.
 
 #ifndef NORMD_SERVER_MODEL_OPERATION_H_
 #define NORMD_SERVER_MODEL_OPERATION_H_
@@ -32,7 +32,7 @@ inline constexpr std::int64_t kMaxChannels = std::int64_t{1} << 31;
 // A parameter that an operation takes from the file.
 struct ExpectedParameter {
   const char* name;  // PyTorch's.
-  // False: of all that are not required one suffices, as with a module's bias=False.
+  // False: of the parameters that are not required one suffices, as with a module's bias=False.
   bool required;
   Shape shape;
 };
@@ -42,9 +42,10 @@ struct ParameterRules {
   // The names of parameters that PyTorch's module for the operation could have. One that the file
   // has and the operation does not expect is an error.
   absl::Span<const absl::string_view> torch_names;
-  // The shape of a norm's parameters. Another tensor of this shape in the file is suspect.
+  // The shape of a norm's parameters. Another tensor of this shape in the file is suspicious.
   Shape norm_shape;
-  // False: the operation's norm has no parameters, so those of a norm beside it belong to another.
+  // False: the operation's norm has no parameters, so a norm's parameters in the file belong to
+  // another module.
   bool norm_has_parameters = true;
 };
 
@@ -54,36 +55,35 @@ using BoundParameters = std::map<std::string, norm::ParamVector, std::less<>>;
 // Absent when the file has none of this name.
 norm::ParamVector FindParameter(const BoundParameters& parameters, absl::string_view name);
 
-// A tensor that every request brings or gets; `on_request`, that it may ask for.
+// A tensor that every request sends or receives, or, with `on_request`, may ask for.
 struct TensorSignature {
-  absl::string_view name;  // Of static storage.
-  // The shapes that it may have. What stands for kAnyDimensions, and for kAnySize at the same
-  // place, is the same in every tensor of a request. Its first entry counts samples: there a size
-  // may be 0, elsewhere it is at least 1.
+  absl::string_view name;  // Static storage.
+  // The possible shapes. The dimensions at kAnyDimensions, and at kAnySize in the same place, are
+  // the same in every tensor of a request. The first entry counts samples: a size there may be 0,
+  // elsewhere it is at least 1.
   ShapePattern shape;
-  // Its type; absent: the request's, that of its first input.
+  // The type; absent: the request's, that of its first input.
   std::optional<norm::DType> dtype = std::nullopt;
-  // Its type in a request of float64; absent: `dtype`.
+  // The type in a request of float64; absent: `dtype`.
   std::optional<norm::DType> dtype_of_float64 = std::nullopt;
-  bool on_request = false;  // An output that only comes to requests that name it.
-  std::int64_t values =
-      0;  // For an input of int64: its elements are at least 0 and less than this.
+  bool on_request = false;  // An output that is returned only to requests that name it.
+  std::int64_t values = 0;  // For an int64 input: its elements are at least 0 and less than this.
 };
-// Its type in a request of `request`.
+// The tensor's type in a request of `request`.
 norm::DType DTypeOf(const TensorSignature& tensor, norm::DType request);
 
-// Lists of tensors elsewhere (Geometry, Request, Completion) have the order of these.
+// Other lists of tensors (Geometry, Request, Completion) have the same order.
 struct Signature {
   std::vector<TensorSignature> inputs;
   std::vector<TensorSignature> outputs;
 };
 
-// What a request asks for beside its tensors, as it was sent: values may be no enumerators.
+// A request's options beside its tensors, as sent: values may be unknown.
 struct AskedOptions {
   v1::Precision precision = v1::PRECISION_UNSPECIFIED;
 };
 
-// The same as lanes take it. Requests of one batch may differ in it.
+// The options in the lanes' form. They may differ within a batch.
 struct RequestOptions {
   norm::Precision precision = norm::Precision::kFloat32;
 };
@@ -93,24 +93,24 @@ class Operation {
  public:
   virtual ~Operation() = default;
 
-  // Constant. Check accepts, and Outputs gives, what it says.
+  // Constant. It describes the tensors of Check and Outputs.
   virtual const Signature& signature() const = 0;
 
   virtual const ParameterRules& parameters() const = 0;
   // Whether it normalizes by channels, and so has a layout.
   virtual bool has_channels() const = 0;
 
-  // Whether the first input may have this type. Requests of one batch have the same.
+  // Whether the first input may have this type. Requests of one batch have the same type.
   virtual bool TakesDType(norm::DType dtype) const = 0;
-  // The same in words, for errors: "FLOAT32 or FLOAT16".
+  // The same as text, for errors: "FLOAT32 or FLOAT16".
   virtual std::string DTypesText() const = 0;
 
-  // How input tensors, one for each of the signature's, divide. Outputs on request have no bytes.
-  // The first has a type that the operation takes. InvalidArgument names the field, what came and
-  // what was wanted. Zero samples are allowed; any other dimension must be at least 1. All inputs'
+  // Divides input tensors, one for each of the signature's. Outputs on request have no bytes. The
+  // operation must take the first one's type. InvalidArgument names the field, what came and what
+  // was wanted. Zero samples are allowed; any other dimension must be at least 1. All inputs'
   // bytes, and all outputs', fit 63 bits.
   virtual absl::StatusOr<Geometry> Check(absl::Span<const TensorType> inputs) const = 0;
-  // The types of the outputs, of those on request too, for inputs that Check accepts.
+  // The types of the outputs, including those on request, for inputs that Check accepts.
   virtual absl::InlinedVector<TensorType, kInlinedOutputs> Outputs(
       absl::Span<const TensorType> inputs) const = 0;
 
@@ -118,16 +118,16 @@ class Operation {
   virtual bool Quantizes(v1::QuantizationScales /* scales */) const { return false; }
 
   virtual CutRule cut() const = 0;
-  // Whether a small request costs so little that the thread which received it may compute it.
+  // Whether a small request is so cheap that the thread which received it may compute it.
   virtual bool runs_inline() const = 0;
 
-  // The options for a request that asks for `asked`. InvalidArgument, naming the field, for a value
-  // that is unknown or that this operation has no use for. `model` is for the message. By default
-  // an operation has no use for any.
+  // The options of a request. InvalidArgument, naming the field, for a value that is unknown or
+  // that this operation has no use for. `model` is for the message. By default an operation has no
+  // options.
   virtual absl::StatusOr<RequestOptions> CheckOptions(const AskedOptions& asked,
                                                       absl::string_view model) const;
 
-  // What computes it with these parameters.
+  // The computation with these parameters.
   virtual KernelProgram MakeProgram(const BoundParameters& parameters) const = 0;
 };
 

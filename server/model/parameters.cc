@@ -27,14 +27,14 @@ std::string Describe(const TensorEntry& tensor) {
   return absl::StrCat(Quoted(tensor.name), " ", tensor.dtype, " ", tensor.shape.ToString());
 }
 
-// The last part of a dotted name, and what is before it with the dot.
+// The last part of a dotted name, and the part before it with the dot.
 std::pair<absl::string_view, absl::string_view> SplitLast(absl::string_view name) {
   const std::size_t dot = name.rfind('.');
   if (dot == absl::string_view::npos) return {"", name};
   return {name.substr(0, dot + 1), name.substr(dot + 1)};
 }
 
-// The index of the first element of `data` whose bits without the sign are above those of infinity;
+// The index of the first NaN in `data`, whose bits without the sign are above infinity's;
 // `elements` when there is none.
 template <typename Bits>
 std::int64_t FirstNaN(const std::byte* data, std::int64_t elements, Bits infinity) {
@@ -85,14 +85,14 @@ class Matcher {
   bool IsNamed(const ExpectedParameter& wanted) const {
     return config_.parameter_names().contains(wanted.name);
   }
-  // With the prefix.
+  // The name with the prefix.
   std::string NameOf(const ExpectedParameter& wanted) const {
     const auto named = config_.parameter_names().find(wanted.name);
     return absl::StrCat(config_.parameter_prefix(), named == config_.parameter_names().end()
                                                         ? absl::string_view(wanted.name)
                                                         : absl::string_view(named->second));
   }
-  // "weight", or "weight (norm.scale)" where the file calls it so.
+  // "weight", or "weight (norm.scale)" if the file has that name.
   std::string Title(const ExpectedParameter& wanted) const {
     const std::string name = NameOf(wanted);
     return absl::StrCat("parameter ", wanted.name,
@@ -158,7 +158,7 @@ class Matcher {
         shown < tensors_.size() ? absl::StrCat(" and ", tensors_.size() - shown, " more") : "");
   }
 
-  // Which prefix would find it, where there is one.
+  // The prefix that would find it, if there is one.
   std::string Advice(const ExpectedParameter& wanted) const {
     std::set<std::string> prefixes;
     for (const TensorEntry& tensor : tensors_) {
@@ -173,7 +173,8 @@ class Matcher {
     return absl::StrCat("; ", absl::StrJoin(prefixes, " or "), " would find it");
   }
 
-  // What is before `name` at the end of a tensor's dotted name; nothing when that is not its end.
+  // The part before `name` at the end of a tensor's dotted name; nullopt if it does not end with
+  // it.
   static std::optional<absl::string_view> PrefixOf(absl::string_view tensor,
                                                    absl::string_view name) {
     if (!absl::EndsWith(tensor, name)) return std::nullopt;
@@ -197,7 +198,7 @@ class Matcher {
     const absl::string_view name =
         inside ? absl::string_view(tensor.name).substr(config_.parameter_prefix().size()) : "";
     if (inside && IsAmong(rules_.torch_names, name)) return Unused(tensor);
-    // Anything else is only suspect if it could be a parameter of this operation.
+    // Any other tensor is only suspicious if it could be a parameter of this operation.
     if (!ParameterDType(tensor.dtype) || !(tensor.shape == rules_.norm_shape)) {
       return absl::OkStatus();
     }
@@ -207,8 +208,8 @@ class Matcher {
     if (beside && config_.parameter_names().empty() && SomeOptionalIsMissing()) {
       return Suspect(tensor);
     }
-    // In another module, when nobody has said which one is meant; or the weights of a norm below an
-    // operation whose own norm has none.
+    // In another module, if the prefix was not given; or a norm's weights with an operation whose
+    // own norm has none.
     const bool unsaid =
         !Explicit() || (!rules_.norm_has_parameters && inside && config_.parameter_names().empty());
     if (unsaid && !module.empty() && IsAmong(TorchNormNames(), last)) return Suspect(tensor);

@@ -241,8 +241,8 @@ void ModelRegistry::Impl::Publish(const std::string& name, KnownVersions version
   metrics.ForRepository().SetVersions(counts);
 }
 
-// For one more version. The records of failed loads give way to it: whoever made the load has had
-// the response.
+// Makes room for one more version. The records of failed loads give way to it: their callers have
+// had the response.
 absl::Status ModelRegistry::Impl::MakeRoom(const std::string& name) {
   if (known_versions < options.max_models) return absl::OkStatus();
   std::string other;

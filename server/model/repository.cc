@@ -36,7 +36,7 @@ std::optional<std::int64_t> ParseVersion(absl::string_view name) {
   return version;
 }
 
-// The two files of a version, as far as they were opened.
+// The opened files of a version.
 struct OpenFiles {
   std::optional<InputFile> config;
   std::optional<InputFile> parameters;
@@ -65,7 +65,7 @@ absl::StatusOr<Repository::Files> ReadFiles(const RootFolder& root, const std::s
   absl::StatusOr<SafetensorsFile> tensors =
       SafetensorsFile::Open(open.parameters.emplace(*std::move(file)));
   if (!tensors.ok()) return tensors.status();
-  // All that can be wrong is found before any data is read.
+  // Finds all errors before any data is read.
   const absl::StatusOr<std::vector<MatchedParameter>> matches =
       MatchParameters(*config, rules, tensors->tensors());
   if (!matches.ok()) return matches.status();
@@ -79,7 +79,7 @@ absl::StatusOr<Repository::Files> ReadFiles(const RootFolder& root, const std::s
   return Repository::Files{*std::move(config), std::move(parameters)};
 }
 
-// Whether `file`, if it was opened, is what its path leads to, and unchanged.
+// Whether `file`, if it was opened, is still the one at its path, and unchanged.
 absl::Status CheckSettled(const RootFolder& root, const std::string& path,
                           std::optional<InputFile>& file) {
   if (!file) return absl::OkStatus();
@@ -99,7 +99,7 @@ bool IsUnfinished(absl::string_view name) {
   return absl::StartsWith(name, ".") || absl::EndsWith(name, ".tmp") || absl::EndsWith(name, "~");
 }
 
-// The folders in the root that are meant to be models, in no order.
+// The root's model folders, in no order.
 absl::StatusOr<std::vector<std::string>> ListModels(const RootFolder& root,
                                                     const std::string& path) {
   absl::StatusOr<std::vector<std::string>> names = root.ListFolders("");
@@ -138,7 +138,7 @@ absl::Status InTwoRoots(absl::string_view name, const std::string& a, const std:
                                                  "\", wanted one folder of --model_repository"));
 }
 
-// Nothing when the model vanished after it was listed.
+// Nullopt when the model vanished after it was listed.
 std::optional<RepositoryScan::Model> ScanModel(const RootFolder& root, const std::string& name) {
   RepositoryScan::Model model;
   const absl::StatusOr<std::vector<std::int64_t>> versions = ListVersions(root, name);
@@ -231,7 +231,7 @@ absl::Status Repository::CheckModel(absl::string_view name) const {
 
 std::vector<std::int64_t> Repository::Versions(absl::string_view name) const {
   const absl::StatusOr<RootFolder> root = RootOf(name);
-  // A folder that cannot be listed has no versions to offer.
+  // A folder that cannot be listed has no versions.
   if (!root.ok()) return {};
   return ListVersions(*root, name).value_or(std::vector<std::int64_t>());
 }
@@ -258,7 +258,7 @@ absl::StatusOr<Repository::Files> Repository::ReadOnce(absl::string_view name, s
   absl::StatusOr<Files> files =
       ReadFiles(*root, config_path, parameters_path, max_parameter_bytes, open);
   if (after_read_) after_read_();
-  // An error counts as little as a result when the file was half written.
+  // When the file was half written, an error is as meaningless as a result.
   for (const absl::Status& status : {CheckSettled(*root, config_path, open.config),
                                      CheckSettled(*root, parameters_path, open.parameters)}) {
     if (!status.ok()) return status;

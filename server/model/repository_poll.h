@@ -61,7 +61,7 @@ class RepositoryPoll {
   struct Model {
     RepositoryScan::Model folder;           // At the last look;
     bool there = true;                      // not there any more: what it was before.
-    std::optional<VersionPlan> plan;        // Of the last config that could be read.
+    std::optional<VersionPlan> plan;        // From the last readable config.
     std::optional<FileState> plan_file;     // The config that was read last.
     std::vector<std::int64_t> held;         // By the plan.
     std::set<std::int64_t> outliving;       // Serve without files, as the log has told.

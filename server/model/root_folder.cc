@@ -18,9 +18,9 @@
 namespace normd {
 namespace {
 
-// As many links as the kernel follows in one path.
+// The kernel's limit of links in one path.
 constexpr int kMaxLinks = 40;
-// Each folder on the way holds a descriptor. A repository has three levels, and links add few.
+// Each folder on the way takes a descriptor. A repository has three levels, and links add few.
 constexpr std::size_t kMaxDepth = 64;
 
 std::string NameOf(absl::string_view path) {
@@ -28,16 +28,16 @@ std::string NameOf(absl::string_view path) {
   return Printable(slash == absl::string_view::npos ? path : path.substr(slash + 1));
 }
 
-// What the end of a path is: an entry of a folder that is not a link, or (an empty entry) the
-// folder itself.
+// The end of a path: an entry of a folder that is not a link, or (an empty entry) the folder
+// itself.
 struct PathEnd {
   int folder = -1;  // One of the walk's own descriptors, or the root's.
   std::string entry;
   struct stat info {};
 };
 
-// Goes along a path one entry at a time, from one open folder to the next, and reads links itself.
-// ".." goes back to the folder that it came from and never asks the kernel for a parent, which a
+// Follows a path one entry at a time, from one open folder to the next, and reads links itself.
+// ".." returns to the folder that it came from and never asks the kernel for a parent, which a
 // rename could have changed.
 class PathWalk {
  public:
@@ -118,7 +118,7 @@ class PathWalk {
   int links_ = 0;
 };
 
-// An entry's name and type, DT_UNKNOWN where the file system does not say.
+// An entry's name and type, DT_UNKNOWN if the file system does not report it.
 struct Entry {
   std::string name;
   unsigned char type;
@@ -169,8 +169,8 @@ absl::StatusOr<InputFile> RootFolder::OpenFile(absl::string_view path,
   if (!S_ISREG(end->info.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(NameOf(path), ": not a regular file"));
   }
-  // Should it be something else by now: a link is refused, a FIFO does not wait, and Adopt looks
-  // at what was really opened.
+  // It may be something else by now: a link is refused, a FIFO does not wait, and Adopt checks what
+  // was really opened.
   Descriptor file(openat(end->folder, end->entry.c_str(),
                          O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (file.get() < 0) {

@@ -15,11 +15,11 @@
 
 namespace normd {
 
-// A folder whose files are read without ever leaving it: symbolic links are followed as long as
-// they are relative and stay below it; one that leads out, and any absolute one, is
-// InvalidArgument. The kernel follows no link itself, so that nobody can exchange a checked path
-// for another. The folder's own path may be a link. Paths are relative and '/'-separated; errors
-// name their last part alone. Thread-safe.
+// A folder whose files are read without ever leaving it: symbolic links are followed if they are
+// relative and stay below it; one that leads out, and any absolute one, is InvalidArgument. The
+// kernel follows no link itself, so that a checked path cannot be exchanged for another. The
+// folder's own path may be a link. Paths are relative and '/'-separated; errors only name their
+// last part. Thread-safe.
 class RootFolder {
  public:
   // NotFound when it is not a folder that can be read.
@@ -35,11 +35,11 @@ class RootFolder {
   // OK for a folder; NotFound when there is none; InvalidArgument when a link leads out.
   absl::Status CheckFolder(absl::string_view path) const;
 
-  // The file system that the folder itself lies on; 0 when that cannot be told.
+  // The file system of the folder itself; 0 if unknown.
   std::uint64_t device() const;
 
-  // The names of the folders in the folder at `path`, and of links that are not known to lead to
-  // something else. Not sorted.
+  // The names of the folders in the folder at `path`, and of links that may lead to one. Not
+  // sorted.
   absl::StatusOr<std::vector<std::string>> ListFolders(absl::string_view path) const;
 
  private:

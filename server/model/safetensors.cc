@@ -28,11 +28,11 @@ absl::Status Invalid(const InputFile& file, absl::string_view reason) {
   return absl::InvalidArgumentError(absl::StrCat(file.name(), ": ", reason));
 }
 
-// What a file is that begins with no length of a header, with what to do about it.
+// The format of a file that does not begin with the length of a header, with advice.
 std::string DescribeOther(absl::string_view begin) {
   constexpr absl::string_view kSave =
       "; wanted safetensors, as safetensors.torch.save_file(module.state_dict(), path) writes it";
-  // Protocols 2 to 5 begin with a byte of their own and their number.
+  // Protocols 2 to 5 begin with a specific byte and their number.
   const bool pickle = begin[0] == '\x80' && begin[1] >= 2 && begin[1] <= 5;
   if (absl::StartsWith(begin, "PK\x03\x04")) {
     return absl::StrCat("a zip archive, which is what torch.save writes", kSave);
@@ -98,7 +98,7 @@ absl::StatusOr<Parameter> SafetensorsFile::Read(const TensorEntry& tensor) {
   const std::optional<norm::DType> dtype = ParameterDType(tensor.dtype);
   if (!dtype) return absl::InternalError("a tensor that is no parameter was read");
   const auto bytes = static_cast<std::size_t>(tensor.end - tensor.begin);
-  // One byte at least, so that a parameter without elements is still present.
+  // At least one byte, so that a parameter without elements is still present.
   auto* const memory = static_cast<std::byte*>(
       ::operator new(std::max<std::size_t>(bytes, 1), kAlignment, std::nothrow));
   if (memory == nullptr) {

@@ -17,16 +17,15 @@
 
 namespace normd {
 
-// A file whose header has been read and checked, and none of its data. Nothing is allocated from a
+// A file whose header has been read and checked, but none of its data. No allocation depends on a
 // size that the file merely claims: header, offsets, shapes and the file's length are checked
 // against each other first.
 class SafetensorsFile {
  public:
-  // InvalidArgument names the file and its field, or says which other format it is. `file` outlives
-  // what is returned.
+  // InvalidArgument names the file and its field, or the other format. `file` outlives the result.
   static absl::StatusOr<SafetensorsFile> Open(InputFile& file);
 
-  // Tensors of every type that the format has, in the order of their data.
+  // Tensors of all types of the format, in the order of their data.
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
 
   // Reads one of tensors(), which must be of a type that ParameterDType knows.
@@ -43,7 +42,7 @@ class SafetensorsFile {
 
 // The types F32, F64, F16 and BF16, as a header names them.
 std::optional<norm::DType> ParameterDType(absl::string_view dtype);
-// The other way.
+// The inverse.
 absl::string_view SafetensorsName(norm::DType dtype);
 
 }  // namespace normd

@@ -23,7 +23,7 @@ std::string NamedTensor(absl::string_view name) {
 }
 
 // 0 for a name that is not one of the format's types. Most of them are of no use here, but a file
-// may hold them beside the parameters.
+// may have them beside the parameters.
 std::int64_t BitsOfType(absl::string_view dtype) {
   static constexpr std::pair<absl::string_view, std::int64_t> kBits[] = {
       {"F64", 64},    {"F32", 32},    {"F16", 16},        {"BF16", 16},       {"I64", 64},
@@ -37,10 +37,10 @@ std::int64_t BitsOfType(absl::string_view dtype) {
   return 0;
 }
 
-// Nothing when it does not fit or ends inside a byte.
+// Nullopt when it does not fit or ends inside a byte.
 std::optional<std::int64_t> BytesOf(const Shape& shape, absl::string_view dtype) {
   const std::optional<std::int64_t> bits = CheckedMultiply(shape.elements(), BitsOfType(dtype));
-  // Where the bits do not fit, whole bytes still may.
+  // If the number of bits does not fit, whole bytes still may.
   if (!bits && BitsOfType(dtype) % 8 == 0) {
     return CheckedMultiply(shape.elements(), BitsOfType(dtype) / 8);
   }
@@ -48,15 +48,15 @@ std::optional<std::int64_t> BytesOf(const Shape& shape, absl::string_view dtype)
   return *bits / 8;
 }
 
-// What the parser is inside of; one level of nesting each.
+// The parser's current construct; one level of nesting each.
 enum class Level { kFile, kHeader, kMetadata, kTensor, kShape, kOffsets };
 
-// Takes the header's tokens as the parser reads them, and no tree: a tree would drop the first of
-// two equal names, and cost many times the header's length. Any token in a place where the format
-// has none ends the parse, so nesting is bounded by Level.
+// Processes the header's tokens as the parser reads them, without a tree: a tree would drop the
+// first of two equal names, and cost many times the header's length. Any token that is out of place
+// ends the parse, so Level bounds the nesting.
 class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  // What was read, or why the parse ended.
+  // The result, or the reason why the parse ended.
   absl::StatusOr<std::vector<TensorEntry>> Take() {
     if (!error_.ok()) return error_;
     return std::move(tensors_);
@@ -175,7 +175,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     }
   }
 
-  // Checks what one entry says in itself: type, shape and offsets agree.
+  // Checks one entry by itself: type, shape and offsets agree.
   bool EndTensor() {
     const std::string where = NamedTensor(tensor_.name);
     if (tensor_.dtype.empty() || !has_shape_ || !has_offsets_) {
@@ -206,7 +206,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   Level level_ = Level::kFile;
-  std::string field_;  // The last key: of the header, or of a tensor.
+  std::string field_;  // The last key of the header or of a tensor.
   TensorEntry tensor_;
   bool has_shape_ = false;
   bool has_offsets_ = false;

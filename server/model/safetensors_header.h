@@ -1,4 +1,4 @@
-// The JSON header of a safetensors file, checked in itself and against the data that follows it.
+// The JSON header of a safetensors file, checked by itself and against the data after it.
 
 #ifndef NORMD_SERVER_MODEL_SAFETENSORS_HEADER_H_
 #define NORMD_SERVER_MODEL_SAFETENSORS_HEADER_H_
@@ -17,14 +17,14 @@ struct TensorEntry {
   std::string name;   // As in the file: any UTF-8.
   std::string dtype;  // One of the format's names, such as "F32" or "I64".
   Shape shape;
-  // In the data that follows the header; end - begin is what dtype and shape need.
+  // In the data after the header; end - begin follows from dtype and shape.
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
 
-// Parses `json`, at most 16 MiB by the caller's check, and proves that its tensors cover
-// [0, data_bytes) without overlap or hole. In the order of their data. Uses memory in proportion to
-// the header's length. InvalidArgument names the tensor and its field.
+// Parses `json`, at most 16 MiB by the caller's check, and verifies that its tensors cover [0,
+// data_bytes) without overlap or hole. The result is in the order of their data. Uses memory in
+// proportion to the header's length. InvalidArgument names the tensor and its field.
 absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(absl::string_view json,
                                                                 std::int64_t data_bytes);
 

@@ -28,7 +28,7 @@ bool DifferInVersionsAlone(const v1::ModelConfig& a, const v1::ModelConfig& b);
 // Whether a version_alias may have this name: never that of a number, or of a path.
 bool IsVersionAlias(absl::string_view name);
 
-// Of a config that CheckVersionFields accepts.
+// The plan of a config that CheckVersionFields accepts.
 struct VersionPlan {
   bool is_list = false;                 // version_policy { specific }
   std::vector<std::int64_t> listed;     // Its versions.

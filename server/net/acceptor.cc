@@ -16,7 +16,7 @@ namespace normd {
 namespace {
 
 constexpr int kConnectionsAtOnce = 64;
-// How long to leave the listening sockets alone when the system has nothing for a connection.
+// The pause of the listening sockets when the system has no resources for a connection.
 constexpr Duration kPause = std::chrono::milliseconds(100);
 
 int SpareDescriptor() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
@@ -70,7 +70,7 @@ int Acceptor::Accept(std::uint64_t id, const Admit& admit) {
 }
 
 // Without a descriptor a connection can neither be taken nor refused, and the listening socket
-// would report it again and again. With the spare one it is refused.
+// would report it again and again. The spare one lets it be refused.
 int Acceptor::OnFailure(const Descriptor& listener, int error) {
   if (error == EINVAL) return SetListening(false), 0;  // Stop() has ended the listening.
   if (error == EMFILE && spare_.valid()) {

@@ -1,4 +1,4 @@
-// Takes connections from the sockets that listen.
+// Accepts connections from listening sockets.
 
 #ifndef NORMD_SERVER_NET_ACCEPTOR_H_
 #define NORMD_SERVER_NET_ACCEPTOR_H_
@@ -19,7 +19,7 @@ class Acceptor {
  public:
   using Admit = std::function<void(Descriptor socket, const PeerAddress&, ConnectionOrigin)>;
 
-  // Registers the listening sockets at `epoll`, which outlives it: their events carry the ids from
+  // Registers the listening sockets at `epoll`, which outlives it: their events have the ids from
   // `first_id` to end_id().
   Acceptor(Listener listener, int epoll, std::uint64_t first_id);
   Acceptor(const Acceptor&) = delete;
@@ -27,14 +27,15 @@ class Acceptor {
 
   std::uint64_t end_id() const { return first_id_ + listener_.sockets.size(); }
 
-  // Gives `admit` what waits at the socket of this event, up to 64 connections: then others' events
-  // have their turn. Returns 0, or the system's error when it has nothing for a connection; one is
-  // then refused with a descriptor that is kept for this, or else no more are taken for 100 ms.
+  // Passes the waiting connections of this event's socket to `admit`, up to 64, so that other
+  // events have their turn. Returns 0, or the system's error when it has no resources for a
+  // connection. One is then refused with a spare descriptor, or else no more are accepted for 100
+  // ms.
   int Accept(std::uint64_t id, const Admit& admit);
   // Ends such a pause once it is over.
   void Resume(TimePoint now);
   bool paused() const { return resume_at_ != kNever; }
-  // From here on connections that come are reset.
+  // From here on new connections are reset.
   void Stop();
 
  private:

@@ -26,28 +26,29 @@ constexpr std::uint64_t kFirstListenerId = 1;
 constexpr Duration kCalmCheck = std::chrono::milliseconds(100);
 constexpr int kSuspiciousMillis = 10;
 constexpr std::int64_t kSuspiciousBytes = std::int64_t{1} << 20;
-// While no more than this is undelivered in all, the heap shows now and then what else there is.
+// While at most this is undelivered in all, the heap shows from time to time what else it holds.
 constexpr std::int64_t kCalmBytes = std::int64_t{16} << 20;
 constexpr Duration kCalmHeapInterval = std::chrono::seconds(1);
-// At so much beyond twice what was undelivered, the heap is asked again whether it holds that.
+// When undelivered bytes exceed twice their former amount by this, the heap is asked whether it
+// holds them.
 constexpr std::int64_t kAskHeapBytes = std::int64_t{64} << 20;
-// Between two looks at the connections that are being closed.
+// The interval between checks of closing connections.
 constexpr int kCloseRoundMillis = 5;
-// What may arrive behind the acknowledgement before a held connection reads as readable. Linux
-// knows up to half of the largest receive buffer, and makes the buffer large enough.
+// The bytes that may follow the acknowledgement before a held connection becomes readable. Linux
+// supports up to half of the largest receive buffer, and makes the buffer large enough.
 constexpr int kHoldBytes = 1 << 20;
-// What a client may have sent by then, at most. HTTP/2 allows 65,535 bytes of all messages before
-// the new owner's first word; a hundred calls' headers and what else comes have room beside them.
+// The most that a client may have sent by then. HTTP/2 allows 65,535 bytes of all messages before
+// the new owner's first word; this leaves room for a hundred calls' headers and more.
 constexpr std::int64_t kMaxHeldBytes = kHoldBytes / 2;
 
 TimePoint Now() { return std::chrono::steady_clock::now(); }
 
-// A unix socket is for its owner, and for root, who may do anything. Its mode says so too, but a
-// file may be given another.
+// A unix socket is for its owner, and for root, who may do anything. Its mode says so too, but the
+// mode of a file may be changed.
 bool MayUseSocket(std::optional<uid_t> uid) { return uid == geteuid() || uid == uid_t{0}; }
 
-// Between two looks at connections with much undelivered: what comes meanwhile, about a MiB a
-// millisecond, must be little beside the limit.
+// The interval between checks of connections with much undelivered: the arrivals in between, about
+// a MiB per millisecond, must be small beside the limit.
 int SuspiciousMillis(const TrafficLimits& limits) {
   constexpr std::int64_t kBytesPerMilli = std::int64_t{64} << 20;
   if (limits.process_bytes == 0) return kSuspiciousMillis;
@@ -55,7 +56,7 @@ int SuspiciousMillis(const TrafficLimits& limits) {
       std::clamp<std::int64_t>(limits.process_bytes / kBytesPerMilli, 1, kSuspiciousMillis));
 }
 
-// What has been there for a second weighs twice: fast uploads in progress have nothing so old.
+// Bytes that are one second old count twice: fast uploads in progress have none.
 std::int64_t WeightOf(const Undelivered& undelivered) {
   return undelivered.bytes() + undelivered.old_bytes();
 }
@@ -98,7 +99,7 @@ ConnectionLoop::~ConnectionLoop() {
   }
 }
 
-// What is being handed on goes on: the loop is there to end it, if its client makes it long.
+// Connections that are being handed on continue: the loop can end those whose clients delay it.
 bool ConnectionLoop::Stopped() {
   if (!stopping_.load(std::memory_order_relaxed)) return false;
   acceptor_.Stop();
@@ -126,7 +127,7 @@ bool ConnectionLoop::closing() const {
          !all_closed_.load(std::memory_order_relaxed);
 }
 
-// Until their owners have closed them all: each in its turn, when what was sent to it has arrived.
+// Runs until their owners have closed them all: closes each when its sent bytes have arrived.
 void ConnectionLoop::CloseRound(TimePoint now) {
   acceptor_.Stop();
   const bool last = now >= close_until_.load(std::memory_order_relaxed);
@@ -192,7 +193,7 @@ void ConnectionLoop::OnEvent(std::uint64_t id, std::uint32_t events) {
     return ReadOpening(id, connection, (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0);
   }
   if ((events & (EPOLLHUP | EPOLLERR)) != 0) return Forget(id);
-  // It is registered for one event, so a busy connection wakes this thread no further.
+  // It is registered for one event, so a busy connection does not wake this thread again.
   if (active_.empty()) next_traffic_check_ = std::min(next_traffic_check_, Now() + kCalmCheck);
   active_.push_back(id);
 }
@@ -238,8 +239,8 @@ void ConnectionLoop::Admit(Descriptor socket, const PeerAddress& peer, Connectio
   ReadOpening(id, added, /*ended=*/false);
 }
 
-// `ended`: nothing follows what is there. What is there, a part of an opening, hides that from a
-// reader that leaves it unread, and no event comes again.
+// `ended`: nothing follows. Bytes of an incomplete opening hide the end from a reader that leaves
+// them unread, and no event comes again.
 void ConnectionLoop::ReadOpening(std::uint64_t id, Connection& connection, bool ended) {
   switch (connection.opening.Read(connection.socket.get())) {
     case ConnectionOpening::Step::kMore:
@@ -254,12 +255,12 @@ void ConnectionLoop::ReadOpening(std::uint64_t id, Connection& connection, bool 
   Forget(id);
 }
 
-// The new owner must not read the acknowledgement before it has sent its own settings, or else it
-// would acknowledge to itself the defaults. Its reading begins when the socket is readable, so the
-// socket is not for a moment.
+// The new owner must not read the acknowledgement before it has sent its own settings: otherwise it
+// would attribute it to the defaults. It begins to read when the socket is readable, so the socket
+// is briefly made unreadable.
 void ConnectionLoop::HandOn(std::uint64_t id, Connection& connection) {
   // Calls find their connection by its name, the client's address: the same one at two listeners
-  // would lend a connection the other's rights and counts.
+  // would give a connection the other's rights and counts.
   if (callers_.IsOtherwise(connection.peer.grpc_peer, connection.origin)) {
     refusal_log_.Record(connection.peer.grpc_peer,
                         "its address is connected to another listener too", Now());
@@ -295,8 +296,8 @@ void ConnectionLoop::HandOn(std::uint64_t id, Connection& connection) {
   held_.push_back(id);
 }
 
-// A client is ended that sends more than it may without the owner's settings, or that sends much
-// and keeps the owner from coming back: it reads that within `take`.
+// Ends a client that sends more than it may without the owner's settings, or that sends so much
+// that the owner, which reads it within `take`, does not return.
 bool ConnectionLoop::IsHeld(std::uint64_t id, Connection& connection, TimePoint now) {
   if (options_.min_tls_version || connection.peer.is_unix) {
     // Its reading has begun: with TLS no limits of HTTP/2 wait for the owner's settings, and a unix
@@ -368,8 +369,8 @@ void ConnectionLoop::CheckTraffic(TimePoint now) {
       (suspicious_ ? std::chrono::milliseconds(SuspiciousMillis(options_.traffic)) : kCalmCheck);
 }
 
-// While other calls go on, no count shows what gRPC has thrown away of those that were cancelled.
-// The heap does: nothing is undelivered that it does not hold.
+// While other calls continue, no count shows what gRPC has discarded of cancelled ones. The heap
+// does: everything undelivered is in it.
 void ConnectionLoop::AskHeap(TimePoint now) {
   const bool calm = undelivered_ <= kCalmBytes;
   const bool asks = calm ? now >= next_calm_heap_ : undelivered_ > ask_heap_above_;
@@ -377,7 +378,7 @@ void ConnectionLoop::AskHeap(TimePoint now) {
   const std::int64_t heap = callbacks_.heap_bytes();
   if (heap == 0) return;
   if (calm) {
-    // What requests give back later would otherwise hide as much that others hold.
+    // Otherwise the bytes that requests return later would hide as many undelivered ones.
     const std::int64_t inside = callbacks_.inside_bytes ? callbacks_.inside_bytes() : 0;
     heap_without_ = heap - undelivered_ - inside;
     next_calm_heap_ = now + kCalmHeapInterval;
@@ -404,14 +405,14 @@ void ConnectionLoop::EndForBytes(std::uint64_t id, Connection& connection, Conne
   undelivered_ = std::max<std::int64_t>(undelivered_ - connection.undelivered.bytes(), 0);
   Cut(id, connection, why);
   std::erase(active_, id);
-  next_calm_heap_ = Now() + kCalmHeapInterval;  // Until gRPC has let go of it.
+  next_calm_heap_ = Now() + kCalmHeapInterval;  // Until gRPC has freed it.
 }
 
-// False when the connection is active no more.
+// False when the connection is no longer active.
 bool ConnectionLoop::Sample(std::uint64_t id, Connection& connection, TimePoint now) {
   const DeliveredCounts& delivered = connection.caller->delivered;
   TrafficSample sample{now};
-  // Before what was received: what is delivered meanwhile then counts as undelivered at worst.
+  // Before the received bytes: a concurrent delivery then counts as undelivered at worst.
   sample.delivered_messages = delivered.messages.load(std::memory_order_relaxed);
   sample.delivered_bytes = delivered.bytes.load(std::memory_order_relaxed);
   sample.open_streams = delivered.open_streams.load(std::memory_order_relaxed);
@@ -460,7 +461,7 @@ void ConnectionLoop::ForgetCancelled(Connection& connection, std::int64_t calls_
       connection.waiting.MostHeld(calls_inside, *streams, received_bytes, now));
 }
 
-// The connection with the most goes first, of the address with the most: others find room.
+// Ends the connection with the most, of the address with the most, so that others find room.
 void ConnectionLoop::EndWorst() {
   const std::int64_t limit = options_.traffic.process_bytes;
   while (limit > 0 && undelivered_ > limit && !active_.empty()) {

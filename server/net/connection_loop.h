@@ -1,4 +1,4 @@
-// The thread that accepts connections, judges how they begin, hands them on, and watches them.
+// The thread that accepts connections, checks their opening, hands them to gRPC, and watches them.
 
 #ifndef NORMD_SERVER_NET_CONNECTION_LOOP_H_
 #define NORMD_SERVER_NET_CONNECTION_LOOP_H_
@@ -35,74 +35,74 @@ namespace normd {
 
 struct ConnectionLoopOptions {
   ConnectionLimits limits;
-  // With it connections begin with TLS, of this version or a newer one (kTls12, kTls13).
+  // If set, connections begin with TLS, of this version or a newer one (kTls12, kTls13).
   std::optional<std::uint16_t> min_tls_version;
-  // How long a client may take for its preface and for acknowledging the settings; with TLS for its
+  // The time for a client's preface and its acknowledgement of the settings; with TLS for its
   // hello.
   Duration handshake_timeout = std::chrono::seconds(10);
-  // How long a new owner may take between sending its settings and coming back from `take`, in
-  // either order. It does both at once; then its client is not kept for it, or not kept at all.
+  // The time for a new owner between sending its settings and returning from `take`, in either
+  // order. It normally does both at once; later, its client is dropped, or no longer held back.
   Duration hand_over_timeout = std::chrono::seconds(1);
-  // What the server's settings say; those that gRPC sends afterwards say the same.
+  // The server's settings; gRPC's own later ones are the same.
   std::uint32_t max_concurrent_streams = 100;
   std::uint32_t max_header_list_bytes = 8192;
   TrafficLimits traffic;
-  // Streams that the new owner may hold of one connection (Callbacks::streams_of); 0: no limit.
+  // The most streams that the new owner may hold of one connection (Callbacks::streams_of); 0: no
+  // limit.
   std::int64_t max_streams = 0;
 };
 
 // A connection is handed on when its client has acknowledged the server's settings, with that
-// acknowledgement as the next bytes to be read: so whoever reads it holds the client to its limits
-// from the start, whether or not the client acknowledges anything later. Then the loop keeps a
-// second descriptor, by which it notices the end of the connection and ends it when its client
-// breaks the limits of traffic.
+// acknowledgement as the next bytes to read: the new owner then applies its limits to the client
+// from the start, whether or not the client acknowledges anything later. The loop keeps a second
+// descriptor, by which it notices the end of the connection and ends it when its client breaks the
+// traffic limits.
 //
-// With TLS the loop sees the client's hello alone. A connection is handed on when that is there,
-// with all of it to be read: the new owner shakes hands, bounds the time for it, and reads HTTP/2
-// from its begin. A client that never acknowledges settings is held to none of the new owner's
-// limits; so the loop asks the owner how many streams it holds, after each 16 KiB that have come,
-// and ends a connection with too many.
+// With TLS the loop only sees the client's hello. A connection is handed on when that has come,
+// with all of it still to be read: the new owner does the handshake, limits its time, and reads
+// HTTP/2 from the beginning. The new owner's limits do not bind a client that never acknowledges
+// settings; so the loop asks the owner for its number of streams, after each 16 KiB received, and
+// ends a connection with too many.
 //
-// Unix sockets are taken from the server's own user and from root. They are one caller: gRPC has
-// the same name for all of them. The limits of traffic, which TCP's counts stand behind, are not
-// theirs.
+// Unix sockets are accepted from the server's own user and from root. They are one caller, because
+// gRPC has the same name for all of them. The traffic limits, which need TCP's counts, do not apply
+// to them.
 //
-// Handing on has a thread of its own: a new owner may read what the client sends in that moment
-// (gRPC does, if there is much), and a client that makes this long would have the loop wait.
+// Handing on has its own thread: a new owner may read what the client sends at that moment (gRPC
+// does, if there is much), and a client that prolongs this would block the loop.
 class ConnectionLoop {
  public:
   struct Callbacks {
-    // Takes over `socket`, whose first bytes have been read already. One connection after the
-    // other, on a thread that does nothing else.
+    // Takes over `socket`, whose first bytes have already been read. One connection after another,
+    // on a dedicated thread.
     std::function<void(int socket, std::string first_bytes)> take;
-    // Whether a new client finds room, at each change. On the loop's thread.
+    // Reports whether a new client finds room, at each change. On the loop's thread.
     std::function<void(bool room)> on_room;
-    // What streams the new owner has of the connection of this client, by gRPC's name; none where
-    // it cannot say. On the loop's thread, for connections over TCP, each at most twenty times a
-    // second. May be null.
+    // The new owner's streams of this client's connection, by gRPC's name; nullopt if unknown. On
+    // the loop's thread, for connections over TCP, each at most twenty times a second. May be null.
     std::function<std::optional<StreamCounts>(const std::string& grpc_peer)> streams_of = nullptr;
-    // The heap in which the new owners hold what arrives; 0 where it is unknown. On the loop's
-    // thread: once a second, and more often while much is undelivered. May be null.
+    // The heap that contains the new owners' received bytes; 0 if unknown. On the loop's thread:
+    // once a second, and more often while much is undelivered. May be null.
     std::function<std::int64_t()> heap_bytes = nullptr;
-    // What of that may belong to requests inside, which will give it back. Likewise.
+    // The part of it that may belong to requests inside, which will free it. Likewise.
     std::function<std::int64_t()> inside_bytes = nullptr;
   };
 
   // `callers` and `metrics` outlive it. Accepts from here on.
   ConnectionLoop(const ConnectionLoopOptions& options, Listener listener, Callbacks callbacks,
                  Callers& callers, ConnectionMetrics& metrics);
-  // Stops accepting, closes what is not to be handed on yet, and watches no more once all the rest
-  // has been.
+  // Stops accepting, closes connections that are not to be handed on yet, and stops watching once
+  // the others have been.
   ~ConnectionLoop();
   ConnectionLoop(const ConnectionLoop&) = delete;
   ConnectionLoop& operator=(const ConnectionLoop&) = delete;
 
-  // Stops accepting and ends every connection: it is closed for reading once its client has what
-  // was sent, or when `grace` is over, which its owner takes for the client's leaving. A call on
-  // its way meets a closed connection, which every client calls UNAVAILABLE and may retry
-  // elsewhere. Waits until the owners have closed them all, or for `grace`. Called at most once.
+  // Stops accepting and ends every connection: it is closed for reading once its client has the
+  // sent bytes, or after `grace`; its owner takes this for the client's leaving. A call on its way
+  // meets a closed connection, which every client reports as UNAVAILABLE and may retry elsewhere.
+  // Waits until the owners have closed them all, or for `grace`. Called at most once.
   //
-  // gRPC 1.51 says CANCELLED to each call that arrives while a server shuts down and its
+  // gRPC 1.51 sends CANCELLED to each call that arrives while a server shuts down and its
   // connections still live, and has no way to end these first:
   // https://github.com/grpc/grpc/issues/41785.
   void CloseAll(Duration grace);
@@ -110,7 +110,7 @@ class ConnectionLoop {
  private:
   enum class Stage {
     kOpening,  // Up to the acknowledgement.
-    kHeld,     // Being handed on; without TLS not to be read before the new owner's settings have
+    kHeld,     // Being handed on; without TLS unreadable until the new owner has sent its settings.
                // left.
     kServing,
   };
@@ -123,7 +123,8 @@ class ConnectionLoop {
     PeerAddress peer;
     ConnectionOrigin origin;
     Stage stage = Stage::kOpening;
-    TimePoint since;  // When kOpening began; in kHeld, the owner's first sign of life, or kNever.
+    // The beginning of kOpening; in kHeld, the owner's first sign of life, or kNever.
+    TimePoint since;
     ConnectionOpening opening;
     std::shared_ptr<Caller> caller;  // shared: with its calls. From kHeld on.
     // Set when the owner has taken it. shared: with the thread that hands it on.
@@ -172,7 +173,7 @@ class ConnectionLoop {
   Descriptor epoll_;
   Descriptor wake_;
   std::atomic<bool> stopping_{false};
-  // Until when CloseAll waits; kNever before it. Relaxed: the event orders it.
+  // The end of CloseAll's wait; kNever before it. Relaxed: the event orders it.
   std::atomic<TimePoint> close_until_{kNever};
   std::atomic<bool> all_closed_{false};
 
@@ -180,21 +181,21 @@ class ConnectionLoop {
   Acceptor acceptor_;
   Connections connections_;
   absl::flat_hash_map<std::string, std::int64_t> per_peer_;
-  // By stage; they may name connections that are gone or have gone on. Of those that serve, the
-  // active ones: something has arrived and they are sampled until nothing does.
+  // By stage; they may name connections that are gone or have moved on. Of those that serve, the
+  // active ones: they have received something and are sampled until nothing more comes.
   std::deque<std::uint64_t> openings_;  // Oldest first.
   std::vector<std::uint64_t> held_;
   std::vector<std::uint64_t> active_;
   std::uint64_t next_id_;
   bool room_ = true;
   bool suspicious_ = false;              // Some connection has much undelivered.
-  std::vector<std::uint64_t> oversize_;  // By their estimates; in CheckTraffic alone.
-  // Of all connections together: no more than their estimates nor than the heap has grown.
+  std::vector<std::uint64_t> oversize_;  // By their estimates; only in CheckTraffic.
+  // All connections together: at most their estimates, and at most the heap's growth.
   std::int64_t undelivered_ = 0;
-  // What the heap had beside it while that was little.
+  // The rest of the heap while that was little.
   std::int64_t heap_without_ = 0;
   TimePoint next_calm_heap_ = TimePoint::min();
-  std::int64_t ask_heap_above_ = 0;  // Of `undelivered_`.
+  std::int64_t ask_heap_above_ = 0;  // Compared with `undelivered_`.
   TimePoint next_traffic_check_;
   HeapTrim trim_;
   RefusalLog refusal_log_;

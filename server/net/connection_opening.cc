@@ -11,7 +11,7 @@
 namespace normd {
 namespace {
 
-// Leaves there what is there. As recv, but for interruptions.
+// Like recv, except for interruptions; leaves the bytes in the socket.
 ssize_t Peek(int socket, char* buffer, std::size_t bytes) {
   ssize_t there = 0;
   do {
@@ -29,7 +29,7 @@ ConnectionOpening::Step ConnectionOpening::Read(int socket) {
 ConnectionOpening::Step ConnectionOpening::Refuse(int socket, ConnectionEnding ending,
                                                   const std::string& reply, std::string error) {
   Send(socket, reply);
-  char unread[kMaxHelloBytes];  // What is left unread would turn the reply into a reset.
+  char unread[kMaxHelloBytes];  // Unread bytes would turn the reply into a reset.
   (void)!recv(socket, unread, sizeof(unread), MSG_DONTWAIT);
   ending_ = ending;
   error_ = std::move(error);
@@ -52,7 +52,7 @@ ConnectionOpening::Step ConnectionOpening::ReadHello(int socket) {
   }
 }
 
-// Reads what the opening has done with, until nothing more is there or the acknowledgement is next.
+// Reads the processed bytes, until nothing more is there or the acknowledgement is next.
 ConnectionOpening::Step ConnectionOpening::ReadHttp2(int socket) {
   char buffer[16384];
   for (;;) {
@@ -73,8 +73,8 @@ ConnectionOpening::Step ConnectionOpening::ReadHttp2(int socket) {
       greeted_ = true;
       Send(socket, rules_.settings);
     }
-    // A part of a frame's head, which the buffer's end has not cut: nobody tells of bytes again
-    // that are there already.
+    // A part of a frame's head, not cut by the buffer's end: no event comes again for bytes that
+    // are already there.
     if (taken == 0) return Step::kMore;
   }
 }

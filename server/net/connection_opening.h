@@ -1,4 +1,4 @@
-// What a client begins its connection with, read from the socket.
+// The opening of a client's connection, read from the socket.
 
 #ifndef NORMD_SERVER_NET_CONNECTION_OPENING_H_
 #define NORMD_SERVER_NET_CONNECTION_OPENING_H_
@@ -14,32 +14,33 @@
 namespace normd {
 
 struct OpeningRules {
-  // With it connections begin with TLS, of this version or a newer one (kTls12, kTls13).
+  // If set, connections begin with TLS, of this version or a newer one (kTls12, kTls13).
   std::optional<std::uint16_t> min_tls_version;
   std::string settings;  // The server's SETTINGS frame; not sent with TLS.
 };
 
 // Reads no more than it has judged: without TLS up to the client's acknowledgement of the settings,
-// which stays to be read; with TLS nothing, as the new owner reads the hello. Not thread-safe.
+// which stays unread; with TLS nothing, because the new owner reads the hello. Not thread-safe.
 class ConnectionOpening {
  public:
   enum class Step {
     kMore,     // More has to arrive.
     kDone,     // The connection may be handed on.
     kLeft,     // The client has left: no abuse, ports are probed like this.
-    kRefused,  // The client has been told; ending() and error() say why.
+    kRefused,  // The client has had its reply; ending() and error() have the reason.
   };
 
   // `rules` outlive it.
   explicit ConnectionOpening(const OpeningRules& rules)
       : rules_(rules), http2_(Http2OpeningLimits()) {}
 
-  // Reads what is there. Does not block. Not to be called again after another step than kMore.
+  // Reads the available bytes. Does not block. Not to be called again after another step than
+  // kMore.
   Step Read(int socket);
 
   ConnectionEnding ending() const { return ending_; }
   const std::string& error() const { return error_; }
-  // What has been read, which the new owner is to be given.
+  // The bytes that have been read, for the new owner.
   std::string TakeFirstBytes() { return std::exchange(first_bytes_, {}); }
 
  private:

@@ -1,4 +1,4 @@
-// Which connections are taken: a pure function of counts and limits.
+// Decides which connections are accepted: a pure function of counts and limits.
 
 #ifndef NORMD_SERVER_NET_CONNECTION_POLICY_H_
 #define NORMD_SERVER_NET_CONNECTION_POLICY_H_
@@ -7,11 +7,11 @@
 
 namespace normd {
 
-// A connection costs its socket twice: gRPC's descriptor, and the one by which it is watched.
+// A connection takes two descriptors: gRPC's, and the one by which it is watched.
 inline constexpr std::int64_t kDescriptorsPerConnection = 2;
 
-// Kept for model files of a load, three of the metrics port, gRPC's pollers, the spare one of the
-// accept loop, and a connection or two that is refused.
+// Reserved for model files of a load, three of the metrics port, gRPC's pollers, the accept loop's
+// spare one, and one or two connections that are refused.
 inline constexpr std::int64_t kReservedDescriptors = 24;
 
 struct ConnectionLimits {
@@ -19,20 +19,20 @@ struct ConnectionLimits {
   std::int64_t peer_connections = 0;  // One peer.
 };
 
-// What is wanted (0: as many as there is room for, and three quarters of them), as the descriptors
-// allow: of `descriptor_limit`, `open_descriptors` are taken already or are others' to take, and
-// kReservedDescriptors are kept. At least one connection.
+// The wanted limits (0: as many as there is room for, and three quarters of them), reduced to the
+// available descriptors: of `descriptor_limit`, `open_descriptors` are taken or reserved for
+// others, and kReservedDescriptors are kept. At least one connection.
 ConnectionLimits DecideLimits(std::int64_t wanted_connections, std::int64_t wanted_peer_connections,
                               std::int64_t descriptor_limit, std::int64_t open_descriptors);
 
 enum class Taking { kTake, kFull, kPeerFull };
 
-// Whether a connection is taken beside `connections`, of which `peer_connections` have its peer.
+// Whether to accept a connection beside `connections`, of which `peer_connections` have its peer.
 Taking DecideTaking(const ConnectionLimits& limits, std::int64_t connections,
                     std::int64_t peer_connections);
 
-// Whether a new client finds room. Once there was none there is room again only below nine tenths
-// of the limit, so that the response does not flicker.
+// Whether a new client finds room. After a shortage there is room again only below nine tenths of
+// the limit, so that the answer does not flicker.
 bool DecideRoom(const ConnectionLimits& limits, std::int64_t connections, bool had_room);
 
 }  // namespace normd

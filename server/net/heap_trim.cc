@@ -7,13 +7,13 @@
 namespace normd {
 namespace {
 
-// Until the memory of a connection that has ended is free, mostly.
+// The time after which the memory of an ended connection is mostly free.
 constexpr Duration kDelay = std::chrono::seconds(1);
-// Between two looks.
+// The interval between looks.
 constexpr Duration kTrimInterval = std::chrono::seconds(10);
-// How long its owner, gRPC, may go on parsing what it had read.
+// The longest time that its owner, gRPC, may continue parsing what it had read.
 constexpr Duration kLongestParse = std::chrono::seconds(60);
-// What a connection must have sent to be worth one.
+// The least number of received bytes that makes a connection worth a look.
 constexpr std::int64_t kLeastBytes = 64 << 10;
 
 }  // namespace

@@ -34,7 +34,7 @@ std::string Frame(FrameType type, const std::string& payload) {
                       BigEndian(0, 1), BigEndian(0, 4), payload);
 }
 
-// Whether HTTP/1 could begin like this: with a method in capital letters.
+// Whether these bytes could begin HTTP/1: a method in capital letters.
 bool LooksLikeHttp1(absl::string_view bytes) {
   const auto capital = [](char c) { return c >= 'A' && c <= 'Z'; };
   const auto end = std::find_if_not(bytes.begin(), bytes.end(), capital);

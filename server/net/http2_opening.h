@@ -1,4 +1,4 @@
-// How an HTTP/2 connection begins, up to the client's acknowledgement of the server's settings.
+// The opening of an HTTP/2 connection, up to the client's acknowledgement of the server's settings.
 
 #ifndef NORMD_SERVER_NET_HTTP2_OPENING_H_
 #define NORMD_SERVER_NET_HTTP2_OPENING_H_
@@ -14,34 +14,35 @@ namespace normd {
 struct Http2OpeningLimits {
   // Calls that a client may begin before it has acknowledged a limit.
   std::int64_t max_calls = 100;
-  // Bytes of their metadata, which has room for the largest that proxies pass on, and of
-  // everything: the data that a client may send unasked is 65,535.
+  // Bytes of their metadata, with room for the largest that proxies pass on, and of everything: a
+  // client may send 65,535 bytes of data unasked.
   std::int64_t max_header_bytes = std::int64_t{128} << 10;
   std::int64_t max_bytes = std::int64_t{224} << 10;
   std::int64_t max_frames = 1024;
 };
 
-// Reads frame heads only; what frames hold is for gRPC to judge. Not thread-safe.
+// Only reads frame heads; gRPC judges the frames' contents. Not thread-safe.
 class Http2Opening {
  public:
   enum class State {
-    kPreface,       // The client's preface is not complete.
-    kSettings,      // It is: settings are due, and their acknowledgement is awaited.
-    kAcknowledged,  // The acknowledgement is the next that is to be read.
-    kHttp1,         // The client speaks HTTP/1,
-    kTls,           // or TLS,
-    kViolation,     // or breaks a rule or a limit.
+    kPreface,  // The client's preface is not complete.
+    // The preface is complete: settings are due, and their acknowledgement is awaited.
+    kSettings,
+    kAcknowledged,  // The acknowledgement is the next frame to be read.
+    kHttp1,         // The client speaks HTTP/1.
+    kTls,           // The client speaks TLS.
+    kViolation,     // The client breaks a rule or a limit.
   };
 
   explicit Http2Opening(const Http2OpeningLimits& limits) : limits_(limits) {}
 
-  // Looks at the next bytes of the connection and returns how many of them it has done with. The
-  // rest, a part of a frame's head, are to be given again with more behind them; the bytes of the
-  // acknowledgement stay, too. Nothing is taken in a final state.
+  // Processes the next bytes of the connection and returns how many of them it has consumed. The
+  // rest, a part of a frame's head, must be given again with more bytes after it; so must the bytes
+  // of the acknowledgement. Nothing is consumed in a final state.
   std::size_t Take(absl::string_view bytes);
 
   State state() const { return state_; }
-  // Says what a violation is.
+  // Describes a violation.
   const std::string& error() const { return error_; }
 
  private:
@@ -65,7 +66,7 @@ class Http2Opening {
 std::string Http2Settings(std::uint32_t max_concurrent_streams,
                           std::uint32_t max_header_list_bytes);
 
-// What a peer in a final state other than kAcknowledged is told, as far as it can understand it.
+// The reply to a peer in a final state other than kAcknowledged, as far as it can understand it.
 std::string Http2Refusal(Http2Opening::State state);
 
 }  // namespace normd

@@ -32,7 +32,7 @@ void SetOption(int fd, int level, int option, int value) {
   setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-// An invalid descriptor, with errno, when `address` cannot be listened at.
+// An invalid descriptor, with errno, when it is impossible to listen at `address`.
 Descriptor ListenAt(const sockaddr* address, socklen_t size, bool both_families) {
   Descriptor socket(::socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return {};
@@ -51,26 +51,26 @@ int PortOf(int socket) {
   sockaddr_storage address = {};
   socklen_t size = sizeof(address);
   getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
-  // Both families have the port at the same place.
+  // Both families have the port in the same place.
   sockaddr_in any;
   std::memcpy(&any, &address, sizeof(any));
   return ntohs(any.sin_port);
 }
 
-// Whether somebody listens at `address`.
+// Whether some process listens at `address`.
 bool IsServed(const sockaddr_un& address) {
   const Descriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
     return true;
   }
-  return errno != ECONNREFUSED && errno != ENOENT;  // A full line is somebody's.
+  return errno != ECONNREFUSED && errno != ENOENT;  // A full queue belongs to a listener.
 }
 
-// Makes room at `path` if only a socket that nobody listens at is there.
+// Makes room at `path` if it only has a socket without a listener.
 absl::Status RemoveStale(const std::string& path, const sockaddr_un& address) {
   const std::string shown = absl::StrCat("unix:", path);
   struct stat found = {};
-  if (lstat(path.c_str(), &found) != 0) return absl::OkStatus();  // bind says what is wrong.
+  if (lstat(path.c_str(), &found) != 0) return absl::OkStatus();  // bind reports the error.
   if (!S_ISSOCK(found.st_mode)) return Unavailable(shown, "something else than a socket is there");
   if (IsServed(address)) return Unavailable(shown, "another process listens there");
   if (unlink(path.c_str()) != 0) return Unavailable(shown, std::strerror(errno));
@@ -92,12 +92,12 @@ absl::StatusOr<Listener> ListenAtPath(const std::string& path) {
       bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
     return Unavailable(shown, std::strerror(errno));
   }
-  // What nobody reads is closed by whoever reads the bytes, and close(2) of a socket may wait for
-  // its peer.
+  // Unread descriptors are closed by the thread that reads the bytes, and close(2) of a socket may
+  // wait for its peer.
   RefuseDescriptors(socket.get());
   Listener listener;
   listener.paths.push_back(std::make_unique<SocketPath>(path));
-  // Until it listens nobody can connect, whatever its mode.
+  // Nobody can connect before listen, whatever its mode.
   if (chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0 || listen(socket.get(), SOMAXCONN) != 0) {
     return Unavailable(shown, std::strerror(errno));
   }
@@ -105,7 +105,7 @@ absl::StatusOr<Listener> ListenAtPath(const std::string& path) {
   return listener;
 }
 
-// With a port that an earlier socket was given, later ones take the same.
+// Once an earlier socket has a port, later ones take the same.
 void SetPort(sockaddr* address, int port) {
   const in_port_t network = htons(static_cast<in_port_t>(port));
   if (address->sa_family == AF_INET6) {

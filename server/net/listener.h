@@ -1,4 +1,4 @@
-// Sockets that listen.
+// Listening sockets.
 
 #ifndef NORMD_SERVER_NET_LISTENER_H_
 #define NORMD_SERVER_NET_LISTENER_H_
@@ -15,11 +15,10 @@
 
 namespace normd {
 
-// A unix socket's place in the file system, which it leaves when this goes, unless another socket
-// has taken it.
+// A unix socket's path, which is removed with this object unless another socket has taken it.
 class SocketPath {
  public:
-  // `path` is there.
+  // `path` exists.
   explicit SocketPath(std::string path);
   ~SocketPath();
   SocketPath(const SocketPath&) = delete;
@@ -31,15 +30,15 @@ class SocketPath {
   ino_t inode_ = 0;
 };
 
-// What listen addresses stand for: a socket for each address that a host has. They do not block,
-// and no other process can listen beside them (no SO_REUSEPORT).
+// The sockets of listen addresses, one for each address of a host. They do not block, and no other
+// process can listen beside them (no SO_REUSEPORT).
 struct Listener {
   std::vector<Descriptor> sockets;
-  std::string address;  // As it was given, with the ports in use.
-  int port = 0;         // The first; 0 where all are unix sockets.
-  // The last so many sockets are the admin listener's (ConnectionOrigin).
+  std::string address;  // As given, with the ports in use.
+  int port = 0;         // The first; 0 if all are unix sockets.
+  // This many sockets at the end are the admin listener's (ConnectionOrigin).
   std::size_t admin_sockets = 0;
-  std::vector<std::unique_ptr<SocketPath>> paths = {};  // Of unix sockets.
+  std::vector<std::unique_ptr<SocketPath>> paths = {};  // The unix sockets' paths.
 };
 
 // The path of "unix:/path" or "unix:///path", which begins with a slash; empty for anything else.
@@ -50,11 +49,11 @@ std::string UnixPathOf(const std::string& address);
 // a free one. Unavailable, with the address and the system's reason, when none of the host's
 // addresses can be bound.
 //
-// A unix socket is its owner's alone (0600), before anybody can connect. One that nobody listens at
-// any more is replaced; Unavailable when somebody does, or when something else has its place.
+// A unix socket is for its owner alone (0600), before anybody can connect. A socket without a
+// listener is replaced; Unavailable if it has one, or if the path is something else.
 absl::StatusOr<Listener> Listen(const std::string& address);
 
-// The same of several addresses with commas between them: at all of them or at none.
+// The same for several addresses, separated by commas: listens at all of them or at none.
 absl::StatusOr<Listener> ListenAtAll(const std::string& addresses);
 
 }  // namespace normd

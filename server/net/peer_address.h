@@ -1,4 +1,4 @@
-// Who is at the other end of a connection.
+// The other end of a connection.
 
 #ifndef NORMD_SERVER_NET_PEER_ADDRESS_H_
 #define NORMD_SERVER_NET_PEER_ADDRESS_H_
@@ -10,13 +10,13 @@
 namespace normd {
 
 struct PeerAddress {
-  // The address and port as gRPC's ServerContext::peer() spells them: "ipv4:127.0.0.1:5000",
+  // The address and port in the form of gRPC's ServerContext::peer(): "ipv4:127.0.0.1:5000",
   // "ipv6:%5B::1%5D:5000".
   std::string grpc_peer;
-  // What a share of the connections is counted by: an IPv4 address, or the /64 of an IPv6 address,
-  // because one host has a whole /64 of them.
+  // The key for shares of the connections: an IPv4 address, or the /64 of an IPv6 address, because
+  // one host has a whole /64 of them.
   std::string share;
-  // gRPC calls all of them the same, so they are one caller and one peer.
+  // gRPC has one name for all of them, so they are one caller and one peer.
   bool is_unix = false;
 };
 

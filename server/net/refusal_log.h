@@ -1,4 +1,4 @@
-// Lines about connections that were not taken, of which there may be many.
+// Log lines about refused connections, of which there may be many.
 
 #ifndef NORMD_SERVER_NET_REFUSAL_LOG_H_
 #define NORMD_SERVER_NET_REFUSAL_LOG_H_
@@ -13,8 +13,8 @@ namespace normd {
 // For one thread.
 class RefusalLog {
  public:
-  // Counts a refusal; at most every ten seconds, logs the count and the last. `peer`: gRPC's name
-  // of the client, or empty.
+  // Counts a refusal; at most every ten seconds, logs the count and the last one. `peer`: gRPC's
+  // name of the client, or empty.
   void Record(const std::string& peer, const char* why, TimePoint now);
 
  private:

@@ -58,7 +58,7 @@ void RefuseDescriptors(int socket) {
 
 void ShutDownUnread(int socket) {
   shutdown(socket, SHUT_RDWR);
-  // TCP throws away what is read with MSG_TRUNC. After the shutdown nothing comes to it.
+  // TCP discards what is read with MSG_TRUNC. After the shutdown nothing more comes.
   constexpr std::size_t kAtOnce = std::size_t{64} << 20;
   while (recv(socket, nullptr, kAtOnce, MSG_TRUNC | MSG_DONTWAIT) > 0) {
   }

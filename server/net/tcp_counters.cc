@@ -1,7 +1,6 @@
 #include "server/net/tcp_counters.h"
 
-// The kernel's header, which has counters that the C library's lacks and cannot be included beside
-// it.
+// The kernel's header has counters that the C library's lacks; the two cannot be included together.
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-// What the kernel has counted for a TCP connection.
+// The kernel's counters of a TCP connection.
 
 #ifndef NORMD_SERVER_NET_TCP_COUNTERS_H_
 #define NORMD_SERVER_NET_TCP_COUNTERS_H_
@@ -13,7 +13,7 @@ struct TcpCounters {
   bool closed = false;              // By this side.
 };
 
-// Zeros for what is not TCP.
+// Zeros for other sockets.
 TcpCounters ReadTcpCounters(int socket);
 
 }  // namespace normd

@@ -20,7 +20,7 @@ constexpr std::size_t kMessageHeadBytes = 4;
 constexpr std::size_t kRandomBytes = 32;
 constexpr std::uint16_t kSsl3 = 0x0300;
 
-// Reads numbers and parts from the front; once something is missing, everything is.
+// Reads numbers and parts from the front; once something is missing, everything after it is.
 class Reader {
  public:
   explicit Reader(absl::string_view bytes) : rest_(bytes) {}
@@ -65,7 +65,7 @@ std::string VersionName(std::size_t version) {
   }
 }
 
-// The newest version that a list offers and that we know of; 0: none.
+// The newest version in a list that we know; 0: none.
 std::size_t NewestOf(absl::string_view versions) {
   Reader reader(versions);
   std::size_t newest = 0;
@@ -76,14 +76,14 @@ std::size_t NewestOf(absl::string_view versions) {
   return newest;
 }
 
-// The newest version that the body of a hello offers; nothing for what is no hello.
+// The newest version that the body of a hello offers; nullopt if it is not a hello.
 std::optional<std::size_t> OfferedVersion(absl::string_view body) {
   Reader hello(body);
   const std::size_t legacy = hello.Number(2);
   hello.Part(kRandomBytes);
-  hello.Prefixed(1);  // The session's id,
-  hello.Prefixed(2);  // ciphers,
-  hello.Prefixed(1);  // compression methods.
+  hello.Prefixed(1);  // The session's id.
+  hello.Prefixed(2);  // The ciphers.
+  hello.Prefixed(1);  // The compression methods.
   if (!hello.ok() || legacy < kSsl3) return std::nullopt;
   std::size_t offered = std::min<std::size_t>(legacy, kTls12);
   if (hello.empty()) return offered;
@@ -92,7 +92,7 @@ std::optional<std::size_t> OfferedVersion(absl::string_view body) {
   while (!extensions.empty() && extensions.ok()) {
     const std::size_t type = extensions.Number(2);
     Reader content(extensions.Prefixed(2));
-    // Where it is, the legacy version says nothing.
+    // If it is present, the legacy version means nothing.
     if (type == kSupportedVersions) offered = NewestOf(content.Prefixed(1));
   }
   if (!extensions.ok()) return std::nullopt;
@@ -129,7 +129,7 @@ TlsOpening JudgePlain(absl::string_view bytes) {
 TlsOpening JudgeTlsOpening(absl::string_view bytes, std::uint16_t min_version) {
   if (bytes.empty()) return {};
   if (static_cast<std::uint8_t>(bytes[0]) != kHandshake) return JudgePlain(bytes);
-  // A hello may be cut anywhere into records.
+  // A hello may be split into records anywhere.
   std::string message;
   const std::size_t size_of_all = bytes.size();
   while (bytes.size() >= kRecordHeadBytes) {
@@ -171,8 +171,8 @@ std::string TlsRefusal(TlsOpening::State state) {
     case TlsOpening::State::kHttp1:
       return absl::StrCat("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n",
                           "Content-Length: ", kText.size(), "\r\nConnection: close\r\n\r\n", kText);
-    // A gRPC client takes a connection that is closed before a word for UNAVAILABLE, and says so; a
-    // proper GOAWAY would make it come back at once, for as long as its call may take.
+    // A gRPC client takes a connection that is closed before a word for UNAVAILABLE, and reports
+    // it. A proper GOAWAY would make it retry at once, for its call's whole time.
     case TlsOpening::State::kPlainHttp2: return "";
     case TlsOpening::State::kOldVersion:
       return std::string("\x15\x03\x01\x00\x02\x02\x46", 7);  // Alert: fatal, protocol_version.

@@ -7,22 +7,22 @@
 namespace normd {
 namespace {
 
-// For 8 KiB of a call's metadata (DeliveredCounts has what is beyond), its frames' heads and window
-// updates.
+// The allowance for 8 KiB of a call's metadata (DeliveredCounts has the rest), its frames' heads
+// and window updates.
 constexpr std::int64_t kMessageOverhead = 9 << 10;
-// Pings and acknowledgements, for as long as the connection lasts.
+// Pings and acknowledgements, during the whole connection.
 constexpr double kPingsPerSecond = 64;
 // Window updates, and calls that gRPC answers itself (reflection, unknown methods).
 constexpr std::int64_t kOverheadPerSecond = 1 << 10;
-// What a delivered message gives back of the allowance.
+// The part of the allowance that a delivered message restores.
 constexpr std::int64_t kAllowancePerMessage = 16 << 10;
 
 double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 }  // namespace
 
-// What is less than the least rate is not noticed at first, so a connection that only talks a
-// little is not taken for one that is too slow.
+// Less than the least rate is not noticed at first, so a connection with little traffic is not
+// taken for a slow one.
 std::int64_t Undelivered::Allow(std::int64_t received, Duration passed,
                                 const TrafficLimits& limits) {
   const double seconds = std::min(Seconds(passed), 1.0);
@@ -43,7 +43,7 @@ TrafficVerdict Undelivered::Add(const TrafficSample& sample, const TrafficLimits
   const std::int64_t delivered =
       sample.delivered_bytes - last_.delivered_bytes + kMessageOverhead * messages;
   allowance_ = std::min(allowance_ + kAllowancePerMessage * messages, kAllowanceBytes);
-  // What is allowed beyond what came is not saved up for later.
+  // An unused allowance is not saved for later.
   bytes_ =
       std::max<std::int64_t>(bytes_ + std::max<std::int64_t>(received - allowed, 0) - delivered, 0);
   last_ = sample;

@@ -13,12 +13,12 @@
 namespace normd {
 namespace {
 
-// A signal's handler gets no argument of ours, so what it reads is static: a table that it reads
-// without a lock while other threads change it.
+// A signal handler has no argument of ours, so it reads static data: a table that it reads without
+// a lock while other threads change it.
 //
-// The slot of the range in which a thread faults does not change meanwhile, for that thread's
-// request holds the range. A slot that changes is another's: its version is odd, or another
-// afterwards, and the handler passes over it.
+// The slot of the range in which a thread faults does not change meanwhile, because that thread's
+// request holds the range. A changing slot belongs to another range: its version is odd, or differs
+// afterwards, and the handler skips it.
 struct Slot {
   std::atomic<std::uint32_t> version{0};
   std::atomic<std::uintptr_t> begin{0};
@@ -26,12 +26,12 @@ struct Slot {
   std::atomic<std::atomic<bool>*> broken{nullptr};
 };
 Slot slots[kMaxGuardedRanges];
-std::atomic<std::size_t> slots_used{0};  // Those from here on were never used.
+std::atomic<std::size_t> slots_used{0};  // Later ones were never used.
 
 struct sigaction previous_action = {};
 
 void Write(Slot& slot, std::uintptr_t begin, std::size_t size, std::atomic<bool>* broken) {
-  // Sequentially consistent: it is rare, and the order of the four is what counts.
+  // Sequentially consistent: it is rare, and the order of the four matters.
   slot.version.fetch_add(1);
   slot.begin.store(begin);
   slot.size.store(size);
@@ -39,8 +39,8 @@ void Write(Slot& slot, std::uintptr_t begin, std::size_t size, std::atomic<bool>
   slot.version.fetch_add(1);
 }
 
-// Puts memory in the place of the range around `address`; false when there is none. Calls nothing
-// but mmap, which is a system call alone.
+// Replaces the range around `address` by memory; false when there is no such range. Calls nothing
+// but mmap, which is only a system call.
 bool Mend(std::uintptr_t address) {
   const std::size_t used = slots_used.load();
   for (std::size_t i = 0; i < used; ++i) {
@@ -52,7 +52,7 @@ bool Mend(std::uintptr_t address) {
     const bool steady = version % 2 == 0 && slot.version.load() == version;
     if (!steady || address < begin || address - begin >= size) continue;
     broken->store(true, std::memory_order_relaxed);
-    // Only what is written of it takes memory.
+    // Only written pages take memory.
     return mmap(reinterpret_cast<void*>(begin), size, PROT_READ | PROT_WRITE,
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
   }
@@ -66,11 +66,11 @@ void OnBusError(int signal, siginfo_t* info, void*) {
   errno = saved_errno;
   if (mended) return;
   sigaction(signal, &previous_action, nullptr);
-  // The instruction that faulted faults again. A signal that somebody sent does not come again.
+  // The faulting instruction faults again. A signal that somebody sent does not come again.
   if (info->si_code <= 0) raise(signal);
 }
 
-// Which slots are free.
+// The free slots.
 class FreeSlots {
  public:
   std::size_t Take() {

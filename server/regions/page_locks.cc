@@ -77,7 +77,7 @@ void PageLocks::Release(std::shared_ptr<MappedPages> pages, const std::string& o
   changed_.SignalOne();
 }
 
-// What is released goes first: somebody may wait for its end, and what it counts is wanted.
+// Released regions go first: a client may wait for their end, and the limits need their share.
 void PageLocks::Loop() {
   for (;;) {
     std::optional<Released> released;
@@ -102,7 +102,7 @@ void PageLocks::Loop() {
 }
 
 void PageLocks::EndWait(std::uint64_t id) {
-  LockWait ended;  // After the lock: whoever waited goes on then.
+  LockWait ended;  // Dropped after the lock: waiters then continue.
   MutexLock lock(mutex_);
   const auto found = waits_.find(id);
   if (found == waits_.end()) return;
@@ -151,7 +151,7 @@ void PageLocks::Lock(MappedPages& pages) {
   metrics_.AddLocked(static_cast<std::int64_t>(pages.bytes()));
 }
 
-// Of the many regions that clients may bring, one in ten seconds.
+// Logs one in ten seconds of the many regions that clients may register.
 bool PageLocks::IsDue(Line& line) const {
   ++line.count;
   const TimePoint now = clock_.Now();

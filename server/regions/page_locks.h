@@ -1,9 +1,9 @@
 // The pages of clients' regions that are locked for devices, and the thread that locks them.
 //
-// To lock a region takes longer than most requests, and seconds while requests use it. So a
+// Locking a region takes longer than most requests, and seconds while requests use it. So a
 // registration waits for it, for a bounded time, and requests find the region locked. No request
-// waits: those that come before are computed as without the lock. The thread also unmaps what it
-// has locked.
+// waits: earlier ones are computed without the lock. The thread also unmaps the regions that it has
+// locked.
 
 #ifndef NORMD_SERVER_REGIONS_PAGE_LOCKS_H_
 #define NORMD_SERVER_REGIONS_PAGE_LOCKS_H_
@@ -28,7 +28,7 @@
 
 namespace normd {
 
-// Whole pages, which it unmaps.
+// Whole pages, which this object unmaps.
 class MappedPages {
  public:
   MappedPages(std::byte* begin, std::size_t bytes, bool writable)
@@ -40,7 +40,7 @@ class MappedPages {
   std::byte* begin() const { return begin_; }
   std::size_t bytes() const { return bytes_; }
   bool writable() const { return writable_; }
-  // Once true it stays so until PageLocks::Release. Acquire: who sees it comes after the driver's
+  // Once true it stays so until PageLocks::Release. Acquire: the reader comes after the driver's
   // call.
   bool locked() const { return locked_.load(std::memory_order_acquire); }
 
@@ -53,20 +53,20 @@ class MappedPages {
   std::atomic<bool> locked_{false};
 };
 
-// Of what is locked or is to be. What is beyond a limit is not locked, and works nevertheless.
+// Limits of locked and waiting pages. Pages beyond a limit are not locked, and work nevertheless.
 struct PageLockLimits {
   std::int64_t max_bytes = std::int64_t{8} << 30;
   std::int64_t max_owner_bytes = std::int64_t{4} << 30;
-  std::int64_t max_regions = 65536;  // A named one's file stays open while it is locked.
-  Duration max_wait = std::chrono::milliseconds(1500);  // LockWait's.
+  std::int64_t max_regions = 65536;  // The file of a named region stays open while it is locked.
+  Duration max_wait = std::chrono::milliseconds(1500);  // The limit of LockWait.
 };
 
-// Somebody who waits until pages are locked.
+// Waits until pages are locked.
 struct LockWait {
-  // Let go when the pages are locked, when they will not be, and after PageLockLimits::max_wait.
-  // shared: with whoever waits for its end.
+  // Released when the pages are locked, when they will not be, and after PageLockLimits::max_wait.
+  // shared: with the users that wait for its end.
   std::shared_ptr<void> until;
-  TimePoint by = kNever;  // Likewise; of the steady clock.
+  TimePoint by = kNever;  // Likewise; on the steady clock.
 };
 
 // Thread-safe. No lock is held while pages are locked, unlocked or unmapped.
@@ -77,16 +77,16 @@ class PageLocks {
   // `locker`, `metrics` and `clock`, which is for the log, outlive it.
   PageLocks(PageLocker& locker, const PageLockLimits& limits, RegionMetrics& metrics,
             const Clock& clock);
-  // All that was added is released by now. Waits until it is unmapped.
+  // All added pages have been released by now. Waits until they are unmapped.
   ~PageLocks();
   PageLocks(const PageLocks&) = delete;
   PageLocks& operator=(const PageLocks&) = delete;
 
-  // Has the thread lock them, in the order in which they come. False beyond a limit: they are not
+  // Queues the pages to be locked by the thread, in order. False beyond a limit: they are not
   // locked, nor released. shared: with the thread, while it locks them.
   bool Add(const std::shared_ptr<MappedPages>& pages, const std::string& owner, LockWait wait = {});
 
-  // Has the thread unlock and unmap them, before it locks any others, and then let go of `kept`.
+  // Makes the thread unlock and unmap them, before it locks any others, and then drop `kept`.
   // Nothing uses them any more.
   void Release(std::shared_ptr<MappedPages> pages, const std::string& owner, KeptThings kept);
 
@@ -99,9 +99,9 @@ class PageLocks {
 
   struct Waiting {
     std::uint64_t id = 0;
-    std::weak_ptr<MappedPages> pages;  // Gone where they were released before their turn.
+    std::weak_ptr<MappedPages> pages;  // Gone if they were released before their turn.
   };
-  // A line of the log that stands for many. One thread's.
+  // A log line that stands for many. One thread's.
   struct Line {
     std::int64_t count = 0;  // Since the last one.
     TimePoint next{};
@@ -134,7 +134,7 @@ class PageLocks {
   std::deque<Released> released_ ABSL_GUARDED_BY(mutex_);
   // Last: they use all of the above.
   std::thread thread_;
-  std::thread waits_thread_;  // The other one may be in the driver for long.
+  std::thread waits_thread_;  // The other thread may be in the driver for long.
 };
 
 }  // namespace normd

@@ -21,7 +21,7 @@ absl::Status CheckNotEmpty(const RegionFacts& facts) {
       absl::StrCat("byte_size: ", facts.bytes, ", wanted at least 1"));
 }
 
-// What the file has to have: the region's end in it.
+// The file must have the region's end.
 absl::StatusOr<std::int64_t> EndOf(const RegionFacts& facts) {
   if (absl::Status status = CheckNotEmpty(facts); !status.ok()) return status;
   if (facts.offset < 0) {
@@ -54,8 +54,8 @@ absl::StatusOr<std::shared_ptr<const Region>> Region::Map(int file, RegionFacts 
                                               facts.offset, ", wanted at most the ", found.st_size,
                                               " bytes that the file has"));
   }
-  // A mapping begins at a page and ends with one. Unsigned: rounding up may leave 63 bits, and is
-  // then refused by the system.
+  // A mapping begins and ends at a page. Unsigned: rounding up may exceed 63 bits, which the system
+  // then refuses.
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   const std::uint64_t before = static_cast<std::uint64_t>(facts.offset) % page;
   const std::uint64_t pages = (before + static_cast<std::uint64_t>(facts.bytes) + page - 1) / page;
@@ -157,12 +157,12 @@ MemoryPlace Region::place() const {
   return {MemoryKind::kPinned};
 }
 
-// What devices do to pages that the file has no more raises no fault.
+// Device accesses to pages that the file no longer has raise no fault.
 bool Region::broken() const {
   if (!guard_.has_value()) return false;
   if (guard_->broken() || shorter_.load(std::memory_order_relaxed)) return true;
   if (!file_.valid() || !pages_->locked() || HasBytes(file_.get(), range_.end)) return false;
-  // Its pages stay gone when the file is as long again.
+  // Its pages stay gone even if the file grows again.
   shorter_.store(true, std::memory_order_relaxed);
   return true;
 }

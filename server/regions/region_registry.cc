@@ -32,8 +32,8 @@ RegionPlane PlaneOf(RegionKind kind) {
   return RegionPlane::kDevice;
 }
 
-// Whether anybody but the registry has it: only requests take it out. With the registry's lock, so
-// that none is just being added.
+// Whether it has a user beside the registry: only requests take it out. Call with the registry's
+// lock, so that no user is just being added.
 bool IsInUse(const std::shared_ptr<const Region>& region) { return region.use_count() > 1; }
 
 }  // namespace
@@ -47,7 +47,7 @@ class RegionRegistry::Counts : public std::enable_shared_from_this<Counts> {
  public:
   Counts(const RegionLimits& limits, RegionMetrics& metrics) : limits_(limits), metrics_(metrics) {}
 
-  // Counts until what it returns is gone.
+  // Counts the region until the result is dropped.
   absl::StatusOr<std::shared_ptr<void>> Take(const RegionFacts& facts) {
     MutexLock lock(mutex_);
     Amount& owned = by_owner_[facts.owner];
@@ -219,7 +219,7 @@ absl::Status RegionRegistry::Insert(RegionFacts facts, RegionRefusal reason, Map
   bool inserted = false;
   {
     MutexLock lock(mutex_);
-    // Moved, where it is inserted: this call does not use it.
+    // Moved if it is inserted: this call does not use it.
     inserted = regions_.try_emplace(key, *std::move(region)).second;
   }
   if (inserted) return absl::OkStatus();
@@ -264,7 +264,7 @@ std::vector<ListedRegion> RegionRegistry::ListAll() const {
   }
   std::vector<ListedRegion> list;
   for (const Key& key : keys) {
-    // Of each by itself: requests that look for theirs do not wait for the whole list.
+    // Each by itself, so that requests that look for theirs do not wait for the whole list.
     MutexLock lock(mutex_);
     const auto found = regions_.find(key);
     if (found == regions_.end()) continue;
@@ -280,7 +280,7 @@ std::vector<ListedRegion> RegionRegistry::ListAll() const {
 
 absl::Status RegionRegistry::Unregister(absl::string_view owner, absl::string_view name,
                                         InUse in_use, const std::shared_ptr<void>& until_gone) {
-  std::shared_ptr<const Region> region;  // Unmapped, if it is the last, without the lock.
+  std::shared_ptr<const Region> region;  // Unmapped, if it is the last reference, without the lock.
   MutexLock lock(mutex_);
   const auto found = regions_.find(Key(owner, name));
   if (found == regions_.end()) return NoRegion(name);
@@ -297,7 +297,7 @@ absl::Status RegionRegistry::Unregister(absl::string_view owner, absl::string_vi
 absl::Status RegionRegistry::UnregisterAll(absl::string_view owner, RegionKind kind, InUse in_use,
                                            const std::shared_ptr<void>& until_gone) {
   std::vector<std::shared_ptr<const Region>> gone;
-  // Those of descriptors are their connections', whoever asks.
+  // Descriptors' regions belong to their connections, for every caller.
   const auto is_meant = [owner, kind](const Key& key, const Region& region) {
     return key.first == owner && region.facts().kind == kind;
   };

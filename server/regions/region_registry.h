@@ -29,7 +29,7 @@ inline constexpr std::size_t kMaxRegionNameBytes = 256;
 // NotFound, for a name that is not registered.
 absl::Status NoRegion(absl::string_view name);
 
-// Of what is mapped: a region that was unregistered counts until the last request lets it go.
+// Limits of mapped memory: an unregistered region counts until the last request releases it.
 struct RegionLimits {
   std::int64_t max_regions = 1024;
   std::int64_t max_bytes = std::int64_t{64} << 30;
@@ -40,82 +40,81 @@ struct RegionLimits {
 struct RegionRegistryOptions {
   RegionLimits limits;
   bool named = false;               // Whether clients may name files.
-  std::string prefix = {};          // With which their names begin.
-  std::string folder = "/dev/shm";  // Where they are; another in tests.
+  std::string prefix = {};          // The beginning of their names.
+  std::string folder = "/dev/shm";  // Their folder; another in tests.
   bool device = false;              // Whether clients may register memory of devices.
-  // Of the devices that the server computes on; null: it computes on none. Outlives all regions.
+  // For the devices that the server computes on; null: there are none. Outlives all regions.
   SharedDeviceMemory* device_memory = nullptr;
   // For the devices that the server computes on; null: pages are not locked. Outlives all regions.
   PageLocks* page_locks = nullptr;
 };
 
-// Whether a region may be taken away from requests that use it.
+// Whether a region may be unregistered while requests use it.
 enum class InUse {
   kFinish,  // They keep it until they end; no other finds it.
   kRefuse,  // FailedPrecondition while there are any.
 };
 
-// A region as it was when it was listed.
+// A region's state when it was listed.
 struct ListedRegion {
   RegionFacts facts;
-  bool in_use = false;  // By requests.
+  bool in_use = false;  // Requests use it.
   bool broken = false;
   bool page_locked = false;
 };
 
-// An owner finds its own regions alone: another's are not there. Thread-safe. No lock is held while
-// a file is opened, mapped or unmapped. Regions may outlive it; the metrics outlive both.
+// An owner only finds its own regions. Thread-safe. No lock is held while a file is opened, mapped
+// or unmapped. Regions may outlive it; the metrics outlive both.
 //
-// A region is in use while anybody has what Find returned, which is for requests; whoever only asks
-// takes copies of the facts, and neither counts as a user nor keeps the memory mapped.
+// A region is in use while a result of Find exists, which is for requests. Other callers take
+// copies of the facts; they neither count as users nor keep the memory mapped.
 class RegionRegistry {
  public:
   RegionRegistry(RegionRegistryOptions options, RegionMetrics& metrics, const Clock& clock);
   ~RegionRegistry();
 
-  // Which registrations there are, besides that of files.
+  // The accepted registrations, besides files.
   bool takes_names() const { return options_.named; }
   bool takes_devices() const { return options_.device && options_.device_memory != nullptr; }
 
-  // Opens the object facts.key and maps the part of it that facts say; `writable` and `registered`
-  // are found out. Beyond OpenNamedFile's and Region::Map's errors: Unimplemented unless named
+  // Opens the object facts.key and maps the facts' part of it; finds out `writable` and
+  // `registered`. Beyond OpenNamedFile's and Region::Map's errors: Unimplemented unless named
   // regions are switched on, InvalidArgument for a name that is empty or too long, AlreadyExists,
-  // ResourceExhausted beyond a limit.
-  // Its pages are locked for the devices later; `wait` ends then, or when this returns if they are
-  // not to be locked.
+  // ResourceExhausted beyond a limit. Its pages are locked for the devices later; `wait` ends then,
+  // or when this returns if they are not to be locked.
   absl::Status RegisterNamed(RegionFacts facts, LockWait wait = {});
-  // The same for an open file, which is the caller's.
+  // The same for an open file, which stays the caller's.
   absl::Status RegisterFile(int file, RegionFacts facts, LockWait wait = {});
   // Likewise opens memory of device facts.place.device by its handle. Beyond Region::OpenDevice's
-  // errors: FailedPrecondition where the server computes on no device, InvalidArgument for a device
-  // that is not one of its, and for a handle that is not of kDeviceHandleBytes.
+  // errors: FailedPrecondition if the server computes on no device, InvalidArgument for a device
+  // that it does not use, and for a handle that has not kDeviceHandleBytes.
   absl::Status RegisterDevice(RegionFacts facts, ConstBytes handle);
 
-  // To be used, until it is let go. NotFound; a region may be broken.
+  // The region, for use until it is dropped. NotFound; a region may be broken.
   absl::StatusOr<std::shared_ptr<const Region>> Find(absl::string_view owner,
                                                      absl::string_view name) const;
   // NotFound.
   absl::StatusOr<RegionFacts> FactsOf(absl::string_view owner, absl::string_view name) const;
   // By name.
   std::vector<RegionFacts> List(absl::string_view owner) const;
-  // Of all owners, the oldest first, each as it is at one moment. Asks the system about named files
-  // of locked pages under the lock, as Region::broken does, one file at a time.
+  // The regions of all owners, the oldest first, each in its state at one moment. Asks the system
+  // about named files of locked pages under the lock, as Region::broken does, one file at a time.
   std::vector<ListedRegion> ListAll() const;
 
   // NotFound; see InUse. `until_gone` is kept until the memory is unmapped (Region::Keep).
   absl::Status Unregister(absl::string_view owner, absl::string_view name, InUse in_use,
                           const std::shared_ptr<void>& until_gone = nullptr);
-  // All of the owner's that are of this kind, kNamed or kDevice.
+  // All regions of the owner of this kind, kNamed or kDevice.
   absl::Status UnregisterAll(absl::string_view owner, RegionKind kind, InUse in_use,
                              const std::shared_ptr<void>& until_gone = nullptr);
 
  private:
-  // What is mapped. shared: by the regions, which may outlive the registry.
+  // The mapped regions' counts. shared: with the regions, which may outlive the registry.
   class Counts;
   using Key = std::pair<std::string, std::string>;  // Owner, name.
   using Regions = absl::flat_hash_map<Key, std::shared_ptr<const Region>>;
 
-  // Makes a region that keeps the second as long as its memory is mapped.
+  // Makes a region that keeps the second argument as long as its memory is mapped.
   using Map = absl::FunctionRef<absl::StatusOr<std::shared_ptr<const Region>>(
       RegionFacts, std::shared_ptr<void>)>;
 

@@ -20,7 +20,7 @@ constexpr char kRequestId[] = "x-request-id";
 constexpr char kTraceParent[] = "traceparent";
 constexpr char kAuthorization[] = "authorization";
 
-// From the certificate that the transport has verified, if it has.
+// Adds names from the certificate that the transport has verified, if it has.
 void AddCertificate(const grpc_auth_context* context, PeerCredentials& credentials) {
   if (context == nullptr || grpc_auth_context_peer_is_authenticated(context) == 0) return;
   const auto add = [context](const char* property, auto& values) {
@@ -33,7 +33,7 @@ void AddCertificate(const grpc_auth_context* context, PeerCredentials& credentia
   add(GRPC_PEER_DNS_PROPERTY_NAME, credentials.dns_names);
 }
 
-// Whoever calls over one is of the server's own user, or root: see ConnectionLoop.
+// Its callers are of the server's own user, or root: see ConnectionLoop.
 bool IsOfUnixSocket(grpc_call* call) {
   const std::unique_ptr<char, decltype(&gpr_free)> name(grpc_call_get_peer(call), gpr_free);
   return absl::StartsWith(name.get(), "unix:");
@@ -57,7 +57,7 @@ Recognised IdentityOf(grpc::CallbackServerContext& context, const AcceptEnvironm
   const auto& metadata = context.client_metadata();
   const auto [first, last] = metadata.equal_range(kAuthorization);
   if (first != last) {
-    // Of several nobody can say which is meant, so that is none.
+    // With several values it is unclear which is meant, so none counts.
     const bool one = std::next(first) == last;
     credentials.authorization =
         one ? absl::string_view(first->second.data(), first->second.size()) : absl::string_view();
@@ -120,7 +120,7 @@ absl::Status CheckPlainCall(grpc::CallbackServerContext& context, AcceptEnvironm
   return status;
 }
 
-// ServerContext::peer() would make two copies of the name.
+// ServerContext::peer() would copy the name twice.
 std::shared_ptr<Caller> CallerOf(grpc::CallbackServerContext& context, Callers& callers) {
   grpc_call* const call = context.c_call();
   if (call == nullptr) return nullptr;

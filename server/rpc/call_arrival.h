@@ -1,4 +1,4 @@
-// What gRPC tells of a call before its first message.
+// gRPC's information about a call before its first message.
 
 #ifndef NORMD_SERVER_RPC_CALL_ARRIVAL_H_
 #define NORMD_SERVER_RPC_CALL_ARRIVAL_H_
@@ -23,10 +23,10 @@ namespace normd {
 // From the metadata `x-request-id` and `traceparent`. The first of several values of a key counts.
 RequestIds ReadRequestIds(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata);
 
-// Whose call it is, by its metadata and its client's certificate; see Authorizer::Recognise.
+// The call's identity, by its metadata and its client's certificate; see Authorizer::Recognise.
 Recognised IdentityOf(grpc::CallbackServerContext& context, const AcceptEnvironment& environment);
 
-// A call without a CallContext: what it wants to do, under the name that the audit log has for it.
+// A call without a CallContext: its purpose, under its name in the audit log.
 struct PlainCall {
   absl::string_view method;
   Right right = Right::kHealth;
@@ -36,7 +36,7 @@ struct PlainCall {
 absl::Status CheckPlainCall(grpc::CallbackServerContext& context, AcceptEnvironment& environment,
                             const PlainCall& call);
 
-// Null for a call that came over no transport.
+// Null for a call without a transport.
 std::shared_ptr<Caller> CallerOf(grpc::CallbackServerContext& context, Callers& callers);
 
 // Counts the call's metadata as delivered by `caller`, which may be null. InvalidArgument, with its
@@ -45,7 +45,7 @@ absl::Status TakeMetadata(const grpc::CallbackServerContext& context, Caller* ca
                           const AcceptEnvironment& environment);
 
 // The call's time, caller, identity, deadline and ids. The ids are repeated in its trailing
-// metadata, under the keys that they came with, so this comes before the call is finished.
+// metadata, under the keys with which they came, so this comes before the call is finished.
 CallArrival ArrivalOf(grpc::CallbackServerContext& context, Method method,
                       AcceptEnvironment& environment);
 

@@ -15,7 +15,7 @@ namespace normd {
 
 // kNever for a call without one, and for one that is years away.
 inline TimePoint DeadlineOf(gpr_timespec deadline, const Clock& clock) {
-  // Further away than a server lives, and near enough for every clock's range.
+  // Longer than a server lives, and within every clock's range.
   constexpr std::int64_t kFarSeconds = std::int64_t{365} * 24 * 3600;
   if (deadline.tv_sec == gpr_inf_future(deadline.clock_type).tv_sec) return kNever;
   const gpr_timespec left = gpr_time_sub(gpr_convert_clock_type(deadline, GPR_CLOCK_MONOTONIC),
@@ -26,8 +26,8 @@ inline TimePoint DeadlineOf(gpr_timespec deadline, const Clock& clock) {
 }
 
 inline TimePoint DeadlineOf(const grpc::CallbackServerContext& context, const Clock& clock) {
-  // gRPC's own form: the system clock's ends 292 years from 1970, and what a client may ask for,
-  // 99999999 hours, wraps around there.
+  // gRPC's own form: the system clock's range ends 292 years from 1970, and a client's largest time
+  // limit, 99999999 hours, overflows it.
   return DeadlineOf(context.raw_deadline(), clock);
 }
 

@@ -1,4 +1,4 @@
-// What the calls of all gRPC services share.
+// The parts that the calls of all gRPC services share.
 
 #ifndef NORMD_SERVER_RPC_CALL_ENVIRONMENT_H_
 #define NORMD_SERVER_RPC_CALL_ENVIRONMENT_H_
@@ -15,14 +15,14 @@
 namespace normd {
 
 struct CallOptions {
-  // How long a stream's client may neither send nor take anything; 0: as long as it likes.
+  // The longest time in which a stream's client may neither send nor take anything; 0: no limit.
   Duration stream_idle_timeout = std::chrono::seconds(60);
-  // How long a client may take to take a response, beside what PatienceFor adds for its bytes; 0:
-  // as long as it likes.
+  // The time for a client to take a response, beside PatienceFor's addition for its bytes; 0: no
+  // limit.
   Duration response_timeout = std::chrono::seconds(60);
   Duration retry_after = std::chrono::milliseconds(100);  // The hint in a refusal.
 
-  // `timeout`, and a second for each MiB: a client that is slower than that is given up.
+  // `timeout`, and a second for each MiB: a slower client is dropped.
   static Duration PatienceFor(Duration timeout, std::int64_t bytes) {
     return timeout + std::chrono::seconds(bytes >> 20);
   }
@@ -40,9 +40,9 @@ struct CallEnvironment {
   const CallOptions options;
   AcceptEnvironment& accept;
   ResponseWatch responses{options.response_timeout};
-  // Loads and unloads of all services run here, one after the other.
+  // Runs the loads and unloads of all services, one after another.
   TaskThread loads{"control", kMaxWaitingLoads};
-  // So does all that lists, with pauses: requests do not feel it.
+  // Runs everything that lists, with pauses, so that requests do not notice it.
   TaskThread lists{"lists", kMaxWaitingLists};
 };
 

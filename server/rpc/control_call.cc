@@ -8,7 +8,7 @@
 namespace normd {
 namespace {
 
-// What it costs to send a long response, on threads of gRPC's.
+// The cost of sending a long response, on gRPC's threads.
 constexpr Duration kSendingAByte = std::chrono::nanoseconds(1);
 
 }  // namespace
@@ -40,7 +40,7 @@ void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* threa
                                       : "models: too many loads and unloads wait, retry later");
   });
   if (handed_over) return;
-  // gRPC keeps the call until Start's caller has returned, also one that has ended meanwhile.
+  // gRPC keeps the call until Start's caller has returned, even one that has ended meanwhile.
   if (late_end_ == nullptr) return End(status, response_bytes_);
   late_end_->BodyReturned(status);
 }
@@ -103,8 +103,8 @@ absl::Status ControlCall::StillWanted() const {
              : absl::OkStatus();
 }
 
-// gRPC also comes here when the deadline passes. A body that waits gives up its place at once, so
-// that calls which nobody waits for keep no others out. One whose turn has just come finds out by
+// gRPC also comes here when the deadline passes. A waiting body gives up its place at once, so that
+// calls which nobody waits for keep no others out. A body whose turn has just come finds out by
 // itself.
 void ControlCall::OnCancel() {
   Cancel();

@@ -1,4 +1,4 @@
-// A unary call that computes nothing: it admits, runs a body, ends.
+// A unary call that computes nothing: it is admitted, runs a body, and ends.
 
 #ifndef NORMD_SERVER_RPC_CONTROL_CALL_H_
 #define NORMD_SERVER_RPC_CONTROL_CALL_H_
@@ -22,14 +22,14 @@ namespace normd {
 
 // Finish runs exactly once: at the end of the body, wherever that runs, or instead of a body that
 // has not begun when the client leaves or the deadline passes. A body that has begun is not
-// stopped, but what it has left for later (EndLater) is not waited for.
+// stopped, but work left for later (EndLater) is not awaited.
 class ControlCall final : public UnaryCall {
  public:
   // The end of a call that outlasts its body. Thread-safe; may outlive the call.
   class LateEnd {
    public:
     explicit LateEnd(ControlCall& call) : call_(&call) {}
-    // Ends the call, if nobody has: at once, or when its body has returned.
+    // Ends the call, unless it has ended: at once, or when its body has returned.
     void End(const absl::Status& status);
 
    private:
@@ -40,34 +40,35 @@ class ControlCall final : public UnaryCall {
     Mutex mutex_;
     ControlCall* call_ ABSL_GUARDED_BY(mutex_);  // Null: it has ended.
     bool may_end_ ABSL_GUARDED_BY(mutex_) = false;
-    std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);  // What came before it might.
+    // Set if End came before it was allowed.
+    std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
   };
 
-  // The body may tell which model the call was about, in whose series it counts.
+  // The body may report the model that the call was about, whose series count it.
   using Body = absl::AnyInvocable<absl::Status(std::shared_ptr<const Model>& about) &&>;
 
   // All arguments outlive the call.
   ControlCall(CallEnvironment& environment, grpc::CallbackServerContext& context, Method method)
       : UnaryCall(environment, context, method), right_(RightOf(method)) {}
 
-  // Asks whether the caller may, admits `request_bytes` and runs `body`: on `thread`, or here when
-  // it is null. Ends the call in each case. CallEnvironment::lists pauses behind it. Never throws.
+  // Checks the caller's right, admits `request_bytes` and runs `body`: on `thread`, or here if it
+  // is null. Ends the call in each case. CallEnvironment::lists pauses after it. Never throws.
   void Start(std::int64_t request_bytes, Body body, TaskThread* thread);
 
-  // For the body: whether the caller may ask about a model of this name, as it was sent; empty for
-  // a request that names none.
+  // For the body: checks the caller's right to a model of this name, as sent; empty for a request
+  // that names none.
   absl::Status CheckModel(absl::string_view model);
 
   // See CallContext::owner.
   absl::string_view owner() const { return call_.owner(); }
   TimePoint arrival() const { return call_.arrival(); }
   TimePoint deadline() const { return call_.deadline(); }
-  // For the body: how long its response is.
+  // For the body: the length of its response.
   void set_response_bytes(std::size_t bytes) { response_bytes_ = bytes; }
 
-  // For a body that runs within Start: after an OK the call has not ended, and does so with what
-  // this returns, or when the client leaves or the deadline passes. Called at most once. shared:
-  // with whoever ends it.
+  // For a body that runs within Start: after an OK the call has not ended. It ends through the
+  // result of this, or when the client leaves or the deadline passes. Called at most once. shared:
+  // with the code that ends it.
   std::shared_ptr<LateEnd> EndLater();
 
   void OnCancel() override;
@@ -75,18 +76,18 @@ class ControlCall final : public UnaryCall {
  private:
   absl::Status Admit(std::int64_t request_bytes);
   absl::Status Run(Body body);
-  // OK while somebody waits for the response.
+  // OK while the client waits for the response.
   absl::Status StillWanted() const;
   void Record() override { call_.Record(); }
 
   const Right right_;
   Admission::Lease lease_;
   std::size_t response_bytes_ = 0;
-  // Where the body waits or has waited. Set before gRPC may call OnCancel, which is once Start's
-  // caller has returned.
+  // The thread on which the body waits or has waited. Set before gRPC may call OnCancel, which is
+  // once Start's caller has returned.
   TaskThread* thread_ = nullptr;
   TaskThread::Ticket ticket_ = 0;
-  std::shared_ptr<LateEnd> late_end_;  // Set likewise. shared: with whoever ends the call.
+  std::shared_ptr<LateEnd> late_end_;  // Set likewise. shared: with the code that ends the call.
 };
 
 }  // namespace normd

@@ -1,4 +1,4 @@
-// The messages of control calls: parsed from what came, serialized into what goes.
+// The messages of control calls: parses requests, serializes responses.
 
 #ifndef NORMD_SERVER_RPC_CONTROL_MESSAGES_H_
 #define NORMD_SERVER_RPC_CONTROL_MESSAGES_H_
@@ -42,10 +42,10 @@ absl::Status Serialize(const Message& message, grpc::ByteBuffer& bytes) {
   return absl::InternalError("the response could not be serialized");
 }
 
-// What a service's handler returns for a control call: parses the request, runs
-// `body(request, response, about)` or, for a body that asks who calls, `body(request, response,
-// about, call)`, serializes the response, unless its type is grpc::ByteBuffer. The handler's
-// arguments outlive the call; `thread` as ControlCall::Start's.
+// The result of a service's handler for a control call: parses the request, runs `body(request,
+// response, about)` or, for a body that needs the caller, `body(request, response, about, call)`,
+// and serializes the response, unless its type is grpc::ByteBuffer. The handler's arguments outlive
+// the call; `thread` as in ControlCall::Start.
 template <typename Request, typename Response, typename Body>
 grpc::ServerUnaryReactor* BeginControl(CallEnvironment& environment,
                                        grpc::CallbackServerContext& context, Method method,

@@ -11,14 +11,15 @@ absl::StatusOr<std::unique_ptr<Request>> Exchange::Accept(grpc::CallbackServerCo
                                                           const grpc::ByteBuffer& message) {
   absl::StatusOr<std::unique_ptr<Request>> request = Judge(context, message);
   if (!request.ok()) {
-    // The client may take its time to read why.
+    // The client may take its time to read the reason.
     slices_.clear();
     inflated_ = Admission::Lease();
   }
   return request;
 }
 
-// While a message is inflated. The request's own lease then counts its inputs, which lie there.
+// Takes bytes while a message is inflated. The request's own lease later counts its inputs, which
+// lie there.
 absl::Status Exchange::TakeInflated(std::int64_t bytes) {
   Admission& admission = environment_.admission;
   if (!inflated_.active()) {
@@ -35,7 +36,7 @@ absl::StatusOr<std::unique_ptr<Request>> Exchange::Judge(grpc::CallbackServerCon
   const auto message_bytes = static_cast<std::int64_t>(message.Length());
   environment_.metrics.AddPayload(message_bytes, 0);
   call_.CountReceived(message_bytes);
-  // Before any of the message is looked at; AcceptRequest asks again, which costs nothing.
+  // Before any of the message is read; AcceptRequest asks again, which costs nothing.
   if (absl::Status allowed = call_.Authorize(); !allowed.ok()) return allowed;
   const auto take = [this](std::int64_t bytes) { return TakeInflated(bytes); };
   const absl::StatusOr<MessageViews> views = OpenMessage(
@@ -49,7 +50,7 @@ absl::StatusOr<std::unique_ptr<Request>> Exchange::Judge(grpc::CallbackServerCon
   }
   id_ = std::move(description->id);
   decoded_ = std::move(description->owner);
-  // Each byte and each request counts once: what would fit plain fits compressed.
+  // Each byte and each request counts once: a message that fits uncompressed fits compressed.
   inflated_ = Admission::Lease();
   absl::Status status = AcceptRequest(environment_, call_, *description, accepted_);
   if (!status.ok()) return status;
@@ -57,7 +58,7 @@ absl::StatusOr<std::unique_ptr<Request>> Exchange::Judge(grpc::CallbackServerCon
   std::unique_ptr<Request> request =
       MakeRequest(environment_, call_, accepted_, accepted_.geometry());
   MoveInputs(*description, accepted_, *request);
-  // The exchange outlives the request's use of the slices, of what was decoded and of regions.
+  // The exchange outlives the request's use of the slices, of the decoded data and of regions.
   request->input_owner = std::shared_ptr<void>(std::shared_ptr<void>(), this);
   request_id_ = request->id;
   request->arrival = call_.arrival();
@@ -68,7 +69,7 @@ absl::StatusOr<std::unique_ptr<Request>> Exchange::Judge(grpc::CallbackServerCon
 absl::Status Exchange::End(Completion& completion, grpc::ByteBuffer& response) {
   absl::Status status = completion.status;
   if (status.ok()) status = CatchAll([&] { return Answer(completion, response); });
-  // Before the client is told: it may then do with its memory what it likes.
+  // Before the client is told, because it may then do anything with its memory.
   accepted_.in_regions = RegionTensors();
   return status;
 }
@@ -92,7 +93,7 @@ absl::Status Exchange::Answer(Completion& completion, grpc::ByteBuffer& response
   absl::StatusOr<ResponseDescription> description = MakeResponse(call_, accepted_, completion);
   if (!description.ok()) return description.status();
   description->id = id_;
-  // grpc::ByteBuffer copies where others would move.
+  // grpc::ByteBuffer copies instead of moving.
   grpc::ByteBuffer encoded = codec_.Encode(*std::move(description));
   response.Swap(&encoded);
   environment_.metrics.AddPayload(0, static_cast<std::int64_t>(response.Length()));

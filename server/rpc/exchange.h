@@ -1,5 +1,5 @@
-// One request on its way from the message that brings it to the message that answers it: what a
-// unary call and a request of a stream of requests have in common.
+// One request, from its message to the message with its response: the common part of a unary call
+// and a request in a stream of requests.
 
 #ifndef NORMD_SERVER_RPC_EXCHANGE_H_
 #define NORMD_SERVER_RPC_EXCHANGE_H_
@@ -29,16 +29,16 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  // Decodes the message, judges and admits the request in it. The caller gives it its `done` and
-  // pushes it; what it refers to lies in `message` and in the exchange. Errors are those of
-  // OpenMessage, of the codec and of AcceptRequest.
+  // Decodes the message, and judges and admits its request. The caller sets its `done` and pushes
+  // it; its data lies in `message` and in the exchange. Errors are those of OpenMessage, of the
+  // codec and of AcceptRequest.
   absl::StatusOr<std::unique_ptr<Request>> Accept(grpc::CallbackServerContext& context,
                                                   const grpc::ByteBuffer& message);
-  // Writes the response to what was computed, which takes the outputs' memory, and records the
-  // stages; lets go of the regions in any case. Returns what the request ends with. Never throws.
+  // Writes the response for the results, which takes the outputs' memory, and records the stages;
+  // releases the regions in any case. Returns the request's final status. Never throws.
   absl::Status End(Completion& completion, grpc::ByteBuffer& response);
 
-  // Instead of End, for a request that the queue did not take: lets go of the regions.
+  // Called instead of End for a request that the queue did not take: releases the regions.
   void LetGo() { accepted_.in_regions = RegionTensors(); }
 
   std::uint64_t request_id() const { return request_id_; }  // 0 before it is accepted.
@@ -55,7 +55,7 @@ class Exchange {
   const MessageCodec& codec_;
   std::uint64_t request_id_ = 0;
   std::string id_;
-  Admission::Lease inflated_;  // Of a message while it is inflated.
+  Admission::Lease inflated_;  // Holds a message's bytes while it is inflated.
   std::vector<grpc::Slice> slices_;
   std::shared_ptr<void> decoded_;  // As RequestDescription::owner.
   AcceptedRequest accepted_;

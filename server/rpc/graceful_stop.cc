@@ -8,14 +8,13 @@
 namespace normd {
 namespace {
 
-// For answers that are complete to leave the process, and for those that an abort made.
+// The time for complete answers, and those of an abort, to leave the process.
 constexpr Duration kGrace = std::chrono::seconds(1);
-// Calls are refused for at least this long before gRPC shuts down: a busy client then meets our
-// UNAVAILABLE, which it may retry elsewhere. From a server that shuts down it would get gRPC's
-// CANCELLED.
+// Calls are refused for at least this long before gRPC shuts down, so that busy clients get our
+// UNAVAILABLE, which they may retry elsewhere. A server that shuts down sends gRPC's CANCELLED.
 constexpr Duration kRefusal = std::chrono::milliseconds(250);
 
-// How often the streams are asked whether they wait for their clients only.
+// The interval at which the streams are checked for waiting only for their clients.
 constexpr Duration kQuietCheck = std::chrono::milliseconds(100);
 
 TimePoint Now() { return std::chrono::steady_clock::now(); }
@@ -42,13 +41,13 @@ bool GracefulStop::WaitForSignals(int wanted, TimePoint until) {
   return signals_ >= wanted;
 }
 
-// Waits for the calls inside. False if the time is over or a second signal has come.
+// Waits for the calls inside. False after the time limit or a second signal.
 bool GracefulStop::Drain() {
   const absl::Status stopping = absl::UnavailableError("the server is stopping");
   const TimePoint begin = Now();
   const TimePoint end = begin + options_.drain_timeout;
   for (;;) {
-    // At first those without a header: what they ask for is refused anyway.
+    // First those without a header: their requests would be refused anyway.
     const TimePoint now = Now();
     const bool quiet = now - begin >= options_.stream_quiet;
     parts_.active.AbortQuietStreams(quiet ? now - options_.stream_quiet : TimePoint::min(),
@@ -66,8 +65,8 @@ GracefulStop::Outcome GracefulStop::Run() {
                std::chrono::duration_cast<std::chrono::milliseconds>(options_.lame_duck).count());
   WaitForSignals(2, Now() + options_.lame_duck);
   parts_.admission.Close();
-  // What waits for company waits no longer. The queue stays open: streams that were accepted push
-  // what they have still to receive.
+  // Requests no longer wait for company. The queue stays open, because accepted streams still push
+  // what they receive.
   parts_.queue.EndQueueDelay();
   spdlog::info("stopping: refusing new calls, finishing {}", parts_.active.count());
   if (Drain()) {
@@ -80,10 +79,10 @@ GracefulStop::Outcome GracefulStop::Run() {
                signals() > 1 ? "a second signal" : "the drain timeout");
   const absl::Status stopping = absl::UnavailableError("the server is stopping");
   parts_.active.AbortStreams(stopping);
-  // Closed first: whoever was admitted before and pushes after the abort would wait for ever.
+  // Closed first: a request admitted before and pushed after the abort would wait for ever.
   parts_.queue.Close();
   parts_.queue.Abort(stopping);
-  // A call that is already in a lane may still make it.
+  // A call that is already in a lane may still finish.
   parts_.active.WaitNone(Now() + kGrace, [] { return false; });
   return Outcome::kAborted;
 }
@@ -91,7 +90,7 @@ GracefulStop::Outcome GracefulStop::Run() {
 void RetireService(Readiness& readiness, Admission& admission, BatchQueue& queue) {
   readiness.Stop();
   admission.SetReady(false);
-  // Closed first: whoever was admitted before and pushes after the abort would wait for ever.
+  // Closed first: a request admitted before and pushed after the abort would wait for ever.
   queue.Close();
   queue.Abort(absl::UnavailableError("the server has no working lane"));
 }

@@ -1,4 +1,4 @@
-// The end of the server, in order.
+// The ordered end of the server.
 
 #ifndef NORMD_SERVER_RPC_GRACEFUL_STOP_H_
 #define NORMD_SERVER_RPC_GRACEFUL_STOP_H_
@@ -16,22 +16,21 @@
 namespace normd {
 
 struct GracefulStopOptions {
-  // How long to go on serving after health has said NOT_SERVING: the time that load balancers need
-  // to see it.
+  // The time to keep serving after health has said NOT_SERVING, so that load balancers notice it.
   Duration lame_duck{0};
-  // How long accepted calls may take to finish after that. Nothing waits for it when all have.
+  // The time for accepted calls to finish after that. The server does not wait once all have.
   Duration drain_timeout = std::chrono::seconds(30);
-  // How long an accepted stream may then wait for its client to send.
+  // The time for which an accepted stream may then wait for its client to send.
   Duration stream_quiet = std::chrono::seconds(2);
 };
 
 // On the first Signal:
-//   1. health says NOT_SERVING, and the server serves on for `lame_duck`;
-//   2. new calls are refused with UNAVAILABLE, and all that were accepted finish, streams too. A
-//      stream that has sent no header, or nothing for `stream_quiet`, is told UNAVAILABLE;
+//   1. health says NOT_SERVING, and the server keeps serving for `lame_duck`;
+//   2. new calls are refused with UNAVAILABLE, and all accepted ones finish, including streams. A
+//      stream that has sent no header, or nothing for `stream_quiet`, gets UNAVAILABLE;
 //   3. the connections are closed, and then the gRPC server shuts down.
-// A second Signal, or `drain_timeout`, ends it early: what waits and every stream are answered with
-// UNAVAILABLE, and what a lane computes at that moment is given up.
+// A second Signal, or `drain_timeout`, ends it early: waiting requests and every stream are
+// answered with UNAVAILABLE, and work in a lane at that moment is abandoned.
 class GracefulStop {
  public:
   enum class Outcome {
@@ -67,8 +66,8 @@ class GracefulStop {
   int signals_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// When the last lane has failed: health says NOT_SERVING for good, new requests are refused, and
-// those that wait are answered, all with UNAVAILABLE. Thread-safe; does not block.
+// Called when the last lane has failed: health says NOT_SERVING for good, new requests are refused,
+// and waiting ones are answered, all with UNAVAILABLE. Thread-safe; does not block.
 void RetireService(Readiness& readiness, Admission& admission, BatchQueue& queue);
 
 }  // namespace normd

@@ -5,8 +5,8 @@
 
 namespace normd {
 
-// Passes what gRPC logs on to spdlog's default logger, for the rest of the process: gRPC's own
-// function writes to stderr and waits for whoever reads it. Call it before gRPC is used.
+// Passes gRPC's log lines to spdlog's default logger, for the rest of the process: gRPC's own
+// function writes to stderr and waits for its reader. Call it before gRPC is used.
 void PassOnGrpcLog();
 
 }  // namespace normd

@@ -16,7 +16,7 @@ namespace {
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-// More than the longest name there is, which has a model's in it.
+// More than the longest possible name, which includes a model's.
 constexpr std::size_t kMaxNameBytes = 200;
 
 grpc::ByteBuffer Encode(HealthService::Status status) {
@@ -34,8 +34,8 @@ grpc::Status Closed() {
 
 }  // namespace
 
-// One Watch. Deletes itself in OnDone. At most one write is under way; what changes meanwhile is
-// sent after it, the last state alone.
+// One Watch. Deletes itself in OnDone. At most one write is in progress; later changes are sent
+// after it, only the last state.
 class HealthService::Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   Watcher(HealthService& service, std::string name, std::shared_ptr<Caller> caller)
@@ -44,7 +44,7 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<grpc::ByteB
         caller_(std::move(caller)),
         inside_(caller_.get()) {}
 
-  // With the service's lock held, as are all functions below that have no lock of their own.
+  // Call with the service's lock held, as all functions below without a lock of their own.
   void Update(Status status) {
     wanted_ = status;
     SendIfNew();

@@ -1,4 +1,4 @@
-// grpc.health.v1.Health. gRPC's own never forgets a name, and models come and go.
+// grpc.health.v1.Health. gRPC's own implementation never forgets a name, and models come and go.
 
 #ifndef NORMD_SERVER_RPC_HEALTH_SERVICE_H_
 #define NORMD_SERVER_RPC_HEALTH_SERVICE_H_
@@ -23,8 +23,8 @@ namespace normd {
 using HealthServiceBase = grpc::health::v1::Health::WithRawCallbackMethod_Check<
     grpc::health::v1::Health::WithRawCallbackMethod_Watch<grpc::health::v1::Health::Service>>;
 
-// Thread-safe. Set, Forget and Close queue messages to watchers; they block on nothing and call
-// nobody back. Outlives every call.
+// Thread-safe. Set, Forget and Close queue messages to watchers; they never block or call back.
+// Outlives every call.
 class HealthService final : public HealthServiceBase {
  public:
   using Status = grpc::health::v1::HealthCheckResponse::ServingStatus;
@@ -35,7 +35,7 @@ class HealthService final : public HealthServiceBase {
   void Set(const std::string& name, bool serving);
   // The name is unknown from here on, and takes no memory.
   void Forget(const std::string& name);
-  // Ends every watch with UNAVAILABLE, also those that come later.
+  // Ends every watch with UNAVAILABLE, including later ones.
   void Close();
 
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
@@ -47,8 +47,9 @@ class HealthService final : public HealthServiceBase {
  private:
   class Watcher;
 
-  // Parses the request, whose name fits, and asks whether the caller may ask. Of the server and its
-  // services everybody with a role may, of a model whoever may have it described.
+  // Parses the request, whose name fits, and checks the caller's right. Everybody with a role may
+  // ask about the server and its services; asking about a model needs the right to have it
+  // described.
   absl::Status Accept(grpc::CallbackServerContext& context, const grpc::ByteBuffer& message,
                       absl::string_view method,
                       grpc::health::v1::HealthCheckRequest& request) const;
@@ -56,7 +57,7 @@ class HealthService final : public HealthServiceBase {
   void Tell(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   AcceptEnvironment& environment_;
-  // Held while writes are started: they only queue, and what they complete comes on gRPC's threads.
+  // Held while writes are started: that only queues them, and they complete on gRPC's threads.
   Mutex mutex_;
   std::map<std::string, bool, std::less<>> serving_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::set<Watcher*>> watchers_ ABSL_GUARDED_BY(mutex_);  // By name.

@@ -60,7 +60,7 @@ absl::StatusOr<std::int64_t> TimeoutOf(const ReceivedParameter& parameter) {
   return *micros * 1000;
 }
 
-// The field of contents that has elements of the type, if one does.
+// The field of contents for elements of the type, if there is one.
 InferContents ContentsFor(norm::DType dtype) {
   switch (dtype) {
     case norm::DType::kFloat32: return InferContents::kFp32;
@@ -87,7 +87,7 @@ absl::StatusOr<norm::DType> TypeOf(const ReceivedInferTensor& tensor) {
                    "raw_input_contents"));
 }
 
-// 0 for a number that is not there, where that is allowed.
+// 0 for a missing number, if that is allowed.
 absl::StatusOr<std::int64_t> SizeOf(absl::string_view key, const ReceivedParameter& parameter,
                                     bool may_be_missing) {
   using Kind = ReceivedParameter::Kind;

@@ -1,4 +1,5 @@
-// The Open Inference Protocol's messages of ModelInfer as the accept path's descriptions, and back.
+// Converts between the Open Inference Protocol's ModelInfer messages and the accept path's
+// descriptions.
 
 #ifndef NORMD_SERVER_RPC_INFER_MESSAGES_H_
 #define NORMD_SERVER_RPC_INFER_MESSAGES_H_
@@ -16,17 +17,18 @@
 
 namespace normd {
 
-// The version that a request names: digits, or nothing for the model's choice (0).
-// InvalidArgument, with `field`, for anything else.
+// The version that a request names: digits, or empty for the model's choice (0). InvalidArgument,
+// with `field`, for anything else.
 absl::StatusOr<std::int64_t> VersionOf(absl::string_view field, absl::string_view text);
-// The same, or the version that a version_alias of the model names; NotFound when it has others.
+// The same, or the version that a version_alias of the model names; NotFound for an unknown alias.
 absl::StatusOr<std::int64_t> FindVersion(const ModelRegistry& registry, absl::string_view model,
                                          absl::string_view field, absl::string_view text);
 
-// ModelInfer's messages, and those that ModelStreamInfer sends. A request's parameters:
+// ModelInfer's messages, and those of ModelStreamInfer. A request's parameters:
 //   priority  1: high, 2: normal, 3: low; 0: normal
 //   timeout   microseconds that it may wait for a lane; 0: no limit
-// Others are ignored, but for those that ask for what the server does not have. A tensor's:
+// Others are ignored, except those that ask for something that the server does not have. A
+// tensor's:
 //   shared_memory_region, shared_memory_offset, shared_memory_byte_size: see RegionReference
 class InferCodec final : public MessageCodec {
  public:
@@ -41,7 +43,7 @@ class InferCodec final : public MessageCodec {
   const InferMessageKind responses_;
 };
 
-// A ModelStreamInferResponse that says why the request with this id has no other.
+// A ModelStreamInferResponse with the error of the request with this id.
 grpc::ByteBuffer EncodeInferError(absl::string_view message, absl::string_view id);
 
 }  // namespace normd

@@ -17,20 +17,20 @@ namespace {
 
 constexpr char kPlatform[] = "normd";
 
-// As config.textproto spells it, "group_norm".
+// In config.textproto's form, "group_norm".
 std::string OperationName(const v1::ModelConfig& config) {
   const auto* oneof = v1::ModelConfig::descriptor()->FindOneofByName("operation");
   const auto* field = config.GetReflection()->GetOneofFieldDescriptor(config, oneof);
   return field == nullptr ? "" : field->name();
 }
 
-// The one that clients are told, where a model takes several.
+// The type for clients, if a model takes several.
 norm::DType FirstType(const Model& model) {
   if (model.config().dtypes().empty()) return norm::DType::kFloat32;
   return FromProto(model.config().dtypes(0)).value_or(norm::DType::kFloat32);
 }
 
-// The protocol has no number for any number of dimensions.
+// The protocol has no number for "any number of dimensions".
 std::int64_t SizeOnWire(std::int64_t size) { return std::max(size, kAnySize); }
 
 inference::DataType ConfigType(norm::DType dtype) {
@@ -91,7 +91,7 @@ inference::ModelMetadataResponse MetadataOf(const ModelRegistry& registry, const
     for (const std::int64_t size : signature.shape) tensor.add_shape(SizeOnWire(size));
   };
   for (const TensorSignature& input : model.inputs()) add(input, *out.add_inputs());
-  // Clients ask for everything that is told here.
+  // Clients ask for everything that is listed here.
   for (const TensorSignature& output : model.outputs()) {
     if (!output.on_request) add(output, *out.add_outputs());
   }
@@ -103,7 +103,7 @@ inference::ModelConfig ConfigOf(const Model& model) {
   out.set_name(model.name());
   out.set_platform(absl::StrCat(kPlatform, "_", OperationName(model.config())));
   out.set_backend(kPlatform);
-  // Shapes are the whole tensors', and batches are of requests of any shape.
+  // Shapes are the whole tensors', and batches consist of requests of any shape.
   out.set_max_batch_size(0);
   out.mutable_version_policy()->mutable_specific()->add_versions(model.version());
   const auto add = [&](const TensorSignature& signature, auto& tensor) {
@@ -130,7 +130,7 @@ inference::ModelConfig ConfigOf(const Model& model) {
     batching.set_max_queue_delay_microseconds(
         static_cast<std::uint64_t>(model.config().batching().max_queue_delay_us()));
   }
-  // Everything else that there is to know.
+  // All other information.
   (*out.mutable_parameters())["config.textproto"].set_string_value(
       model.config().ShortDebugString());
   return out;

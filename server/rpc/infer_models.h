@@ -1,4 +1,4 @@
-// What the Open Inference Protocol tells of models, from what the registry knows of them.
+// The Open Inference Protocol's descriptions of models, from the registry's state.
 
 #ifndef NORMD_SERVER_RPC_INFER_MODELS_H_
 #define NORMD_SERVER_RPC_INFER_MODELS_H_
@@ -12,16 +12,16 @@
 
 namespace normd {
 
-// A model that is loaded, with all of its loaded versions. An entry of -1 in a shape is any size,
-// or, where the model takes any number of dimensions there, all of them. Tensors may have other
-// types than the one that is told, which is the first that the model takes.
+// A loaded model, with all of its loaded versions. -1 in a shape is any size or, if the model takes
+// any number of dimensions there, all of them. Tensors may have types other than the listed one,
+// which is the first that the model takes.
 inference::ModelMetadataResponse MetadataOf(const ModelRegistry& registry, const Model& model);
 
 inference::ModelConfig ConfigOf(const Model& model);
 
-// Of each loaded version of every model.
+// Adds the statistics of each loaded version of every model.
 void AddStatistics(const ModelRegistry& registry, inference::ModelStatisticsResponse& out);
-// Of one model; version 0: of each version that is loaded. NotFound when there is none.
+// Adds the statistics of one model; version 0: of each loaded version. NotFound when there is none.
 absl::Status AddStatisticsOf(const ModelRegistry& registry, absl::string_view name,
                              std::int64_t version, inference::ModelStatisticsResponse& out);
 

@@ -27,8 +27,8 @@ absl::Status CheckFits(const char* field, std::uint64_t value) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", wanted at most ", kMost));
 }
 
-// These calls know regions of one kind. One that came as a descriptor is not there for any of them:
-// its name is known to its client alone.
+// These calls see regions of one kind. A region from a descriptor does not exist for any of them:
+// only its client knows its name.
 absl::StatusOr<RegionFacts> FindOne(const RegionRegistry& registry, const WantedRegions& wanted) {
   auto facts = registry.FactsOf(wanted.owner, wanted.name);
   if (!facts.ok() || facts->kind == wanted.kind) return facts;

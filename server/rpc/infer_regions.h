@@ -1,4 +1,4 @@
-// The Open Inference Protocol's calls that register shared memory.
+// The Open Inference Protocol's calls for registering shared memory.
 
 #ifndef NORMD_SERVER_RPC_INFER_REGIONS_H_
 #define NORMD_SERVER_RPC_INFER_REGIONS_H_
@@ -14,7 +14,7 @@
 
 namespace normd {
 
-// The registry is null where the server has no shared memory: Unimplemented.
+// The registry is null if the server has no shared memory: Unimplemented.
 
 absl::Status RegisterRegion(RegionRegistry* registry, absl::string_view owner,
                             const inference::SystemSharedMemoryRegisterRequest& request,
@@ -22,21 +22,21 @@ absl::Status RegisterRegion(RegionRegistry* registry, absl::string_view owner,
 absl::Status RegisterRegion(RegionRegistry* registry, absl::string_view owner,
                             const inference::CudaSharedMemoryRegisterRequest& request);
 
-// What the call does about requests that use a region.
+// How the call treats requests that use a region.
 enum class Unregistering {
   kFinish,  // They keep it; the call ends at once.
   kRefuse,  // FailedPrecondition while there are any.
   kWait,    // They keep it, and the call ends when it is unmapped.
 };
 
-// Regions of one kind, kNamed or kDevice, that the owner has: one, or all where `name` is empty.
+// The owner's regions of one kind, kNamed or kDevice: one, or all if `name` is empty.
 struct WantedRegions {
   absl::string_view owner;
   absl::string_view name;
   RegionKind kind = RegionKind::kNamed;
 };
 
-// With kWait `until_gone` is kept as long as any of them is mapped.
+// With kWait, `until_gone` is kept as long as any of them is mapped.
 absl::Status UnregisterRegions(RegionRegistry* registry, const WantedRegions& wanted,
                                Unregistering how, const std::shared_ptr<void>& until_gone);
 absl::Status AddRegions(RegionRegistry* registry, absl::string_view owner, absl::string_view name,
@@ -44,8 +44,8 @@ absl::Status AddRegions(RegionRegistry* registry, absl::string_view owner, absl:
 absl::Status AddRegions(RegionRegistry* registry, absl::string_view owner, absl::string_view name,
                         inference::CudaSharedMemoryStatusResponse& response);
 
-// What a call asks for with the metadata `normd-in-use`: "finish", which is the default, "refuse"
-// or "wait". InvalidArgument for anything else.
+// The call's metadata `normd-in-use`: "finish", which is the default, "refuse" or "wait".
+// InvalidArgument for anything else.
 absl::StatusOr<Unregistering> UnregisteringOf(const grpc::CallbackServerContext& context);
 
 }  // namespace normd

@@ -19,7 +19,7 @@ namespace {
 
 using About = std::shared_ptr<const Model>;
 
-// A model by the name and version that a request gives.
+// Checks the name and version of a model in a request.
 absl::Status CheckName(const ModelRegistry& registry, const std::string& name,
                        const std::string& version, std::int64_t& number) {
   absl::Status status = CheckModelName(name);
@@ -38,7 +38,7 @@ absl::StatusOr<About> FindModel(const ModelRegistry& registry, const std::string
   return registry.Find(name, number);
 }
 
-// A load or an unload: of the one repository, without parameters that would change it.
+// Checks a load or an unload: of the only repository, without parameters that would change it.
 template <typename Request>
 absl::Status CheckRepositoryCall(const Request& request) {
   if (!request.repository_name().empty()) {
@@ -58,7 +58,7 @@ absl::Status CheckRepositoryCall(const Request& request) {
 template <typename Settings>
 absl::Status CheckNoSettings(const Settings& settings, absl::string_view why) {
   for (const auto& [key, value] : settings) {
-    if (value.ByteSizeLong() == 0) continue;  // Asks for the value alone.
+    if (value.ByteSizeLong() == 0) continue;  // Asks only for the value.
     return absl::UnimplementedError(
         absl::StrCat("settings[\"", Printable(key, 32), "\"] cannot be changed: ", why));
   }
@@ -146,7 +146,7 @@ InferService::Unary* InferService::ServerMetadata(Context* context, const Bytes*
                                       "parameters", "schedule_policy", "statistics"}) {
           answer.add_extensions(extension);
         }
-        // Regions by descriptor are no extension of the protocol's.
+        // The protocol has no extension for regions by descriptor.
         const RegionRegistry* const regions = environment_.accept.regions;
         if (regions == nullptr) return absl::OkStatus();
         if (regions->takes_names()) answer.add_extensions("system_shared_memory");
@@ -266,7 +266,7 @@ InferService::Unary* InferService::SystemSharedMemoryStatus(Context* context, co
 
 namespace {
 
-// Its end is a call's.
+// Its end is a call's end.
 class EndsWithIt {
  public:
   explicit EndsWithIt(std::shared_ptr<ControlCall::LateEnd> call) : call_(std::move(call)) {}
@@ -288,7 +288,7 @@ InferService::Unary* InferService::SystemSharedMemoryRegister(Context* context,
       context, Method::kSharedMemoryRegister, request, response,
       [this](const inference::SystemSharedMemoryRegisterRequest& wanted, auto&, About&,
              ControlCall& call) {
-        // Half of the call's time, so that a region that is registered is not told to be late.
+        // Half of the call's time, so that a registered region is not reported as late.
         const TimePoint by = call.deadline() == kNever
                                  ? kNever
                                  : call.arrival() + (call.deadline() - call.arrival()) / 2;
@@ -297,7 +297,7 @@ InferService::Unary* InferService::SystemSharedMemoryRegister(Context* context,
       });
 }
 
-// Of either kind of region: their messages have the same fields.
+// For both kinds of region: their messages have the same fields.
 template <typename Request, typename Response>
 InferService::Unary* InferService::UnregisterKind(Context* context, const Bytes* request,
                                                   Bytes* response, RegionKind kind) {

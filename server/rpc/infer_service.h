@@ -44,7 +44,7 @@ using InferServiceBase = RawMethods<
     Inference::WithRawCallbackMethod_TraceSetting,
     Inference::WithRawCallbackMethod_LogSettings>::Service;
 
-// As NormService. docs/open_inference_protocol.md says what each method does.
+// Like NormService. docs/open_inference_protocol.md says what each method does.
 class InferService final : public InferServiceBase {
  public:
   // `environment` and `readiness` outlive the service; the service outlives its calls.
@@ -92,7 +92,7 @@ class InferService final : public InferServiceBase {
   const Readiness& readiness_;
   const ServerInfo info_;
   const InferCodec codec_;
-  KeptList<inference::ModelStatisticsResponse> statistics_;  // Of all models.
+  KeptList<inference::ModelStatisticsResponse> statistics_;  // The statistics of all models.
   KeptList<inference::RepositoryIndexResponse> index_;
   KeptList<inference::RepositoryIndexResponse> ready_index_;
 };

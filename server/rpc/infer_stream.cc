@@ -25,14 +25,14 @@ InferStream::InferStream(CallEnvironment& environment, grpc::CallbackServerConte
   SetReads(false);
 }
 
-// While the stream does not read, what its client has sent is the server's to wait for; while it
+// While the stream does not read, the server does not blame its client for unread bytes; while it
 // reads, a message that drips in is judged as a call's is.
 void InferStream::SetReads(bool reads) {
   if (call_.caller() == nullptr) return;
   call_.caller()->delivered.open_streams.fetch_add(reads ? -1 : 1, std::memory_order_relaxed);
 }
 
-// Records the facts of an event, and does what follows from them if nobody else does.
+// Records the facts of an event, and acts on them if no other thread does.
 template <typename Facts>
 void InferStream::Record(const Facts& facts) {
   bool drive = false;
@@ -77,7 +77,7 @@ void InferStream::OnReadDone(bool ok) {
   });
 }
 
-// Never throws once the turn is one of the stream's.
+// Never throws once the turn belongs to the stream.
 void InferStream::Take(std::unique_ptr<Turn> turn) {
   Turn& taken = *turn;
   absl::StatusOr<std::unique_ptr<Request>> request = absl::CancelledError();
@@ -91,7 +91,7 @@ void InferStream::Take(std::unique_ptr<Turn> turn) {
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     turns_.push_back(std::move(turn));
     // The next message may come, on another thread, before this one's request is in the queue: the
-    // responses' order is that of the turns.
+    // responses have the turns' order.
     reading_ = false;
     last_progress_ = environment_.accept.clock.Now();
     push = status.ok() && status_.ok();
@@ -179,7 +179,7 @@ void InferStream::OnDone() {
   taking_.reset();
   environment_.accept.active.Remove(this);
   SetReads(true);  // No longer counted.
-  // Of a stream that may be, each request counts for itself.
+  // In a stream that is allowed, each request counts by itself.
   if (refused_) call_.Record();
 }
 
@@ -197,7 +197,7 @@ void InferStream::Drive() {
       MutexLock lock(mutex_);
       Next(step);
       if (step.kind == Step::Kind::kNone) driving_ = false;
-      // After Finish the stream may be gone: `driving_` stays, so nobody drives again.
+      // After Finish the stream may be gone: `driving_` stays set, so that nobody drives again.
     }
     switch (step.kind) {
       case Step::Kind::kNone: return;
@@ -222,7 +222,7 @@ void InferStream::Drive() {
 void InferStream::Next(Step& step) {
   if (finished_) return;
   if (!status_.ok()) return NextOfFailed(step);
-  // The transport is kept busy before anything else.
+  // Keeping the transport busy comes first.
   if (!reading_ && !half_closed_ && turns_.size() < kMaxInferStreamRequests) {
     reading_ = true;
     step.kind = Step::Kind::kRead;
@@ -249,7 +249,7 @@ void InferStream::NextOfFailed(Step& step) {
     step.kind = Step::Kind::kFinish;
     step.status = status_;
     step.ended.swap(turns_);
-    // What they were told, nobody hears.
+    // They were told, but nobody reads it.
     for (const std::unique_ptr<Turn>& turn : step.ended) {
       turn->call.SetCode(status_.code());
     }
@@ -267,7 +267,7 @@ void InferStream::Write() {
   StartWrite(&outgoing_->response);
 }
 
-// A client that takes neither a response nor the end within its time is given up.
+// A client that takes neither a response nor the end within its time is dropped.
 void InferStream::AwaitTaking(std::size_t bytes) {
   taking_.emplace();
   environment_.responses.Add(*taking_, context_.c_call(),

@@ -1,16 +1,16 @@
 // One ModelStreamInfer call: any number of requests, each of which is judged, admitted, queued and
-// counted like a ModelInfer call of its own, and a response for each, in their order.
+// counted like a ModelInfer call, and a response for each, in order.
 //
-// A request that is refused or fails has a response that says so, and the stream goes on. It ends
-// when the client has half-closed and the last response is sent, when the client leaves, when it
-// does not take a response in time, and when a stop gives it up. Between requests the client may
-// wait for as long as it likes, holding nothing of the budgets; a stop does not wait for it.
+// A request that is refused or fails gets a response with the error, and the stream continues. It
+// ends when the client has half-closed and the last response is sent, when the client leaves, when
+// it does not take a response in time, and when a stop aborts it. Between requests the client may
+// wait for any time, without holding budgets; a stop does not wait for it.
 //
-// At most kMaxInferStreamRequests are inside at once: then the stream is not read, and so it takes
-// no more while its client does not take responses.
+// At most kMaxInferStreamRequests are inside at once: the stream is then not read, so it takes no
+// more while its client does not take responses.
 //
-// As in StreamCall, events record facts under the lock, and one thread at a time, the driver, does
-// what follows from them, none of it under the lock. Finish comes after every request's `done`.
+// As in StreamCall, events record facts under the lock, and one thread at a time, the driver, acts
+// on them, never under the lock. Finish comes after every request's `done`.
 
 #ifndef NORMD_SERVER_RPC_INFER_STREAM_H_
 #define NORMD_SERVER_RPC_INFER_STREAM_H_
@@ -34,7 +34,7 @@
 
 namespace normd {
 
-// Of one stream. As many as keep the lanes busy while the next ones arrive.
+// Per stream: enough to keep the lanes busy while the next ones arrive.
 inline constexpr std::size_t kMaxInferStreamRequests = 64;
 
 class InferStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
@@ -45,8 +45,8 @@ class InferStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
                                              grpc::CallbackServerContext& context);
   ~InferStream() override = default;
 
-  // Asks for the first message, or ends the call without reading one if its caller may not make
-  // it. Never blocks.
+  // Starts to read the first message, or ends the call without reading one if its caller may not
+  // make it. Never blocks.
   void Start();
 
   void OnReadDone(bool ok) override;
@@ -57,13 +57,13 @@ class InferStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   void AbortIfQuiet(TimePoint quiet_since, const absl::Status& status) override;
 
  private:
-  // One request and its response. Constant once it is pushed, but for the last members, which its
-  // `done` sets; deleted when the response is sent.
+  // One request and its response. Constant once it is pushed, except for the last members, which
+  // its `done` sets; deleted when the response is sent.
   struct Turn {
     Turn(AcceptEnvironment& environment, CallArrival arrival, const InferCodec& codec)
         : call(environment, std::move(arrival)), exchange(environment, call, codec) {}
 
-    CallContext call;  // Before what it outlives.
+    CallContext call;  // Before the members that it outlives.
     Exchange exchange;
 
     bool answered = false;
@@ -73,7 +73,7 @@ class InferStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   };
   using Turns = std::deque<std::unique_ptr<Turn>>;
 
-  // What the driver does next, and what is dropped once the lock is released.
+  // The driver's next action, and objects to drop once the lock is released.
   struct Step {
     enum class Kind { kNone, kRead, kWrite, kCancel, kFinish };
     Kind kind = Kind::kNone;
@@ -100,23 +100,23 @@ class InferStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   void Read();
   void Write();
   void AwaitTaking(std::size_t bytes);
-  // Whether the connection's watch finds the stream reading or not.
+  // Tells the connection's watch whether the stream is reading.
   void SetReads(bool reads);
-  // Counts what has ended.
+  // Counts the ended requests.
   static void RecordAll(const Turns& ended);
 
   CallEnvironment& environment_;
   grpc::CallbackServerContext& context_;
-  const CallArrival arrival_;  // Of the stream; each request has its own time and identity.
+  const CallArrival arrival_;  // The stream's; each request has its own time and identity.
   CallContext call_;
   const InferCodec codec_{InferMessageKind::kStreamResponse};
   std::shared_ptr<InferStream> self_;  // Until OnDone.
 
-  // Of the read in progress, and of the write: whoever asked gRPC for it leaves it alone until gRPC
-  // says that it is done.
+  // The read and the write in progress: after asking gRPC for one, do not touch its buffer until
+  // gRPC says that it is done.
   grpc::ByteBuffer incoming_;
   std::unique_ptr<Turn> outgoing_;
-  std::optional<ResponseWatch::Entry> taking_;  // While a write or the end is under way.
+  std::optional<ResponseWatch::Entry> taking_;  // Set while a write or the end is in progress.
   bool refused_ = false;                        // By Start. Constant after it.
 
   Mutex mutex_;
@@ -126,10 +126,10 @@ class InferStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool told_queue_ ABSL_GUARDED_BY(mutex_) = false;  // To cancel what waits.
-  int computing_ ABSL_GUARDED_BY(mutex_) = 0;        // Requests whose `done` is to come.
+  bool told_queue_ ABSL_GUARDED_BY(mutex_) = false;  // To cancel waiting requests.
+  int computing_ ABSL_GUARDED_BY(mutex_) = 0;        // Requests whose `done` has not run.
   TimePoint last_progress_ ABSL_GUARDED_BY(mutex_);
-  Turns turns_ ABSL_GUARDED_BY(mutex_);  // In order; the one being written is not there.
+  Turns turns_ ABSL_GUARDED_BY(mutex_);  // In order, without the one being written.
 };
 
 }  // namespace normd

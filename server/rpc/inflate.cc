@@ -14,7 +14,7 @@
 namespace normd {
 namespace {
 
-// As large as what gRPC reads messages into.
+// The size of gRPC's own receive buffers.
 constexpr std::int64_t kSliceBytes = std::int64_t{64} << 10;
 
 // zlib's largest window, and 16 more for gzip's header and trailer.
@@ -32,7 +32,7 @@ class Inflater {
   Inflater(const Inflater&) = delete;
   Inflater& operator=(const Inflater&) = delete;
 
-  // Inflates all that this part brings.
+  // Inflates this part.
   absl::Status Add(ConstBytes part) {
     // zlib reads through a pointer to what may change.
     stream_.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(part.data()));
@@ -72,7 +72,7 @@ class Inflater {
         "request: ", what, " in the compressed message, wanted ", name_, " (grpc-encoding)"));
   }
 
-  // With room for one byte more than there may be, so that one more shows.
+  // With room for one byte more than allowed, so that an excess shows.
   absl::Status BeginSlice() {
     EndSlice();
     const std::int64_t size = std::min(kSliceBytes, limits_.max_bytes + 1 - whole_bytes_);
@@ -101,7 +101,7 @@ class Inflater {
   bool ended_ = false;
   std::unique_ptr<std::byte[]> slice_;  // Being written to.
   std::int64_t slice_bytes_ = 0;
-  std::int64_t whole_bytes_ = 0;  // In the slices before it.
+  std::int64_t whole_bytes_ = 0;  // Bytes in the earlier slices.
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A long list, serialized once for all callers who may have the same one.
+// A long list, serialized once for all callers who may get the same one.
 
 #ifndef NORMD_SERVER_RPC_KEPT_LIST_H_
 #define NORMD_SERVER_RPC_KEPT_LIST_H_
@@ -19,8 +19,8 @@ namespace normd {
 template <typename Message>
 class KeptList {
  public:
-  // Sets `bytes` to a list that was made of `state`, where there is one, or else begun after
-  // `arrival`. Calls `fill` where none is kept.
+  // Sets `bytes` to a list made from `state`, if there is one, or else to one begun after
+  // `arrival`. Calls `fill` if none is kept.
   absl::Status Get(std::optional<std::uint64_t> state, TimePoint arrival, const Clock& clock,
                    absl::FunctionRef<void(Message&)> fill, grpc::ByteBuffer& bytes) {
     if ((!state.has_value() || state != state_) && arrival >= begun_) {

@@ -18,15 +18,15 @@ class MessageCodec {
  public:
   virtual ~MessageCodec() = default;
 
-  // Reads a request from the received `slices`; the data of its inputs are views of them.
-  // InvalidArgument for what is no message of the protocol, Unimplemented for parts of the protocol
-  // that the server does not have. AcceptRequest judges the values.
+  // Reads a request from the received `slices`; its inputs' data are views of them. InvalidArgument
+  // if it is not a message of the protocol, Unimplemented for parts of the protocol that the server
+  // does not have. AcceptRequest judges the values.
   virtual absl::StatusOr<RequestDescription> Decode(absl::Span<const ConstBytes> slices) const = 0;
 
   // The client's own id of a request that Decode has refused, as far as it can be read.
   virtual std::string IdOf(absl::Span<const ConstBytes> /*slices*/) const { return ""; }
 
-  // Writes a response, into which it takes the outputs' memory.
+  // Writes a response, which takes the outputs' memory.
   virtual grpc::ByteBuffer Encode(ResponseDescription&& response) const = 0;
 };
 

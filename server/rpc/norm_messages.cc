@@ -24,7 +24,7 @@ absl::StatusOr<Priority> PriorityOf(v1::Priority priority) {
   }
 }
 
-// An only output needs no name, as an only input needs none, unless it was asked for by its name.
+// An only output needs no name, like an only input, unless the request named it.
 absl::string_view NameOnWire(absl::string_view name, std::size_t outputs, bool by_name) {
   return outputs == 1 && !by_name ? absl::string_view() : name;
 }

@@ -1,4 +1,4 @@
-// normd.v1's messages as the accept path's descriptions, and back.
+// Converts between normd.v1's messages and the accept path's descriptions.
 
 #ifndef NORMD_SERVER_RPC_NORM_MESSAGES_H_
 #define NORMD_SERVER_RPC_NORM_MESSAGES_H_
@@ -22,7 +22,7 @@ class NormalizeCodec final : public MessageCodec {
   grpc::ByteBuffer Encode(ResponseDescription&& response) const override;
 };
 
-// What NormalizeStream sends beside chunks, as NormalizeStreamResponses.
+// NormalizeStream's messages other than chunks, as NormalizeStreamResponses.
 std::string EncodeStreamHeader(const Model& model, const AcceptedRequest& accepted);
 
 struct StreamTotals {

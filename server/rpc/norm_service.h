@@ -18,9 +18,9 @@
 
 namespace normd {
 
-// Every method takes its messages raw: those of tensors to decode them without copies (see
-// wire/), the others so that a malformed message gets the error of any other bad request, where
-// gRPC's own parsing would answer UNIMPLEMENTED.
+// Every method takes its messages raw: those with tensors so that they are decoded without copies
+// (see wire/), the others so that a malformed message gets the same error as any other bad request,
+// while gRPC's own parsing would answer UNIMPLEMENTED.
 using NormServiceBase = v1::NormService::WithRawCallbackMethod_Normalize<
     v1::NormService::WithRawCallbackMethod_NormalizeStream<
         v1::NormService::WithRawCallbackMethod_ListModels<
@@ -31,7 +31,7 @@ using NormServiceBase = v1::NormService::WithRawCallbackMethod_Normalize<
                             v1::NormService::WithRawCallbackMethod_ListSharedMemory<
                                 v1::NormService::Service>>>>>>>>;
 
-// What GetServerInfo tells, beside what the accept path knows.
+// The part of GetServerInfo's response that the accept path does not have.
 struct ServerInfo {
   std::string version;
   std::string cuda;
@@ -41,9 +41,9 @@ struct ServerInfo {
   std::string shared_memory_listen;
 };
 
-// Thread-safe. No handler blocks: loads and unloads run on CallEnvironment::loads, what lists on
-// CallEnvironment::lists, all else ends at once or in a completion. Every call passes the same
-// admission, is counted as active, and is recorded with its code and duration.
+// Thread-safe. No handler blocks: loads and unloads run on CallEnvironment::loads, lists on
+// CallEnvironment::lists, and all other calls end at once or in a completion. Every call passes the
+// same admission, is counted as active, and is recorded with its code and duration.
 class NormService final : public NormServiceBase {
  public:
   // `environment` and `readiness` outlive the service; the service outlives its calls.

@@ -27,7 +27,7 @@ absl::Status NormalizeCall::Accept() {
   absl::StatusOr<std::unique_ptr<Request>> request = exchange_.Accept(context_, messages_.request);
   if (!request.ok()) return request.status();
   (*request)->done = [this](Completion&& completion) { Complete(std::move(completion)); };
-  // After an accepted Push the call may be over: nothing of it is touched any more.
+  // After an accepted Push the call may have ended: do not touch it any more.
   return environment_.accept.queue.Push(*request);
 }
 

@@ -1,7 +1,7 @@
-// One unary call that normalizes, of any service, from the received slices to the response.
+// One unary call that normalizes, for any service, from the received slices to the response.
 //
 // Its life: the handler begins it and returns it to gRPC. From a successful Push on, the request's
-// `done` may run on any thread, even before the handler has returned; whoever ends the call does so
+// `done` may run on any thread, even before the handler has returned. The call is always ended
 // through End, and there is exactly one such place for each outcome:
 //
 //   Start refuses (malformed, unknown model, budgets, full queue)   -> End in Start
@@ -35,7 +35,7 @@ struct UnaryMessages {
 
 class NormalizeCall final : public UnaryCall {
  public:
-  // What a service's handler returns. `environment` outlives the call. Never throws nor blocks.
+  // The result of a service's handler. `environment` outlives the call. Never throws nor blocks.
   static grpc::ServerUnaryReactor* Begin(CallEnvironment& environment,
                                          grpc::CallbackServerContext& context, Method method,
                                          UnaryMessages messages);
@@ -50,8 +50,8 @@ class NormalizeCall final : public UnaryCall {
   void OnCancel() override;
 
  private:
-  // Its reactions take no time, so they need no other thread. gRPC's default hands them to one,
-  // which costs every call a switch of threads.
+  // Its reactions are short, so they need no other thread. gRPC's default passes them to one, which
+  // costs every call a switch of threads.
   bool InternalInlineable() override { return true; }
 
   // Decodes, checks, admits and queues the request, or ends the call.

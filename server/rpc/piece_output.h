@@ -1,4 +1,4 @@
-// What a lane made of a piece, as a stream sends it.
+// A piece's results in the form in which a stream sends them.
 
 #ifndef NORMD_SERVER_RPC_PIECE_OUTPUT_H_
 #define NORMD_SERVER_RPC_PIECE_OUTPUT_H_
@@ -14,18 +14,18 @@
 
 namespace normd {
 
-// The outputs' bytes in the stream's order: a single output's as they lie in memory, of several
-// outputs one sample of each in turn. Not thread-safe.
+// The outputs' bytes in the stream's order: a single output's in memory order; of several outputs
+// one sample of each in turn. Not thread-safe.
 class PieceOutput {
  public:
-  // Of the outputs that `wanted` has. Internal when `buffers` are not one for each of the piece's
-  // outputs, and of its size.
+  // The outputs of `wanted`. Internal unless `buffers` has one of the right size for each of the
+  // piece's outputs.
   static absl::StatusOr<PieceOutput> Create(const Geometry& piece, OutputBuffers buffers,
                                             const PlacedOutputs& wanted = {});
 
   std::int64_t bytes() const { return bytes_; }
-  // The next `size` bytes of those that are left. The slice shares the lane's memory where there is
-  // one output; several are copied together.
+  // The next `size` of the remaining bytes. The slice shares the lane's memory if there is one
+  // output; several are copied together.
   grpc::Slice Next(std::int64_t size);
 
  private:
@@ -40,7 +40,7 @@ class PieceOutput {
   std::int64_t samples_;
   std::int64_t bytes_;
   std::int64_t taken_bytes_ = 0;
-  // With several outputs: where the next byte is.
+  // With several outputs: the place of the next byte.
   std::int64_t sample_ = 0;
   std::size_t output_ = 0;
   std::int64_t offset_ = 0;  // Within this output's sample.

@@ -9,7 +9,7 @@
 namespace normd {
 namespace {
 
-// What gRPC asks at a call's metadata; its services see a unary call only with the message.
+// gRPC calls this with a call's metadata; its services see a unary call only with the message.
 void JudgeEntries(void* /*state*/, grpc_auth_context* /*context*/,
                   const grpc_metadata* /*metadata*/, std::size_t entries,
                   grpc_process_auth_metadata_done_cb done, void* user_data) {

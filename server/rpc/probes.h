@@ -11,7 +11,7 @@
 
 namespace normd {
 
-// The HTTP status for a path, which the protocol gives no body:
+// The HTTP status for a path; the protocol has no body for it:
 //   /v2/health/live                       200
 //   /v2/health/ready                      200 while the server takes requests, else 400
 //   /v2/models/NAME[/versions/V]/ready    200 while it does and the model is loaded, else 400
@@ -20,8 +20,9 @@ namespace normd {
 int ProbeStatus(absl::string_view path, const Readiness& readiness, const ModelRegistry& registry);
 
 // The HTTP status with which the authorizer refuses a request to the metrics port, 401, 403 or 429;
-// 0: it may. /metrics is to be observed, health to be asked for, a model to be described; anything
-// else, which there is not, is for whoever is somebody. Thread-safe; never blocks.
+// 0: it is allowed. /metrics needs the right to observe, a health path that to health, a model's
+// path that to have the model described; any other path, which does not exist, any identity.
+// Thread-safe; never blocks.
 int PathRefusal(const PathRequest& request, const Authorizer& authorizer);
 
 }  // namespace normd

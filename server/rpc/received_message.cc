@@ -8,20 +8,19 @@
 #include "grpc/grpc.h"
 #include "wire/grpc_slices.h"
 
-// gRPC hands over a compressed message as if it were plain, once it does not inflate messages
-// itself: the flag and the encoding are told only here. Its library exports the functions without a
-// public header.
+// If gRPC does not inflate messages itself, it passes a compressed one on as if it were plain: only
+// these functions give the flag and the encoding. Its library exports them without a public header.
 std::uint32_t grpc_call_test_only_get_message_flags(grpc_call* call);
 grpc_compression_algorithm grpc_call_test_only_get_compression_algorithm(grpc_call* call);
 
 namespace normd {
 namespace {
 
-// Of the message that was received last.
+// The encoding of the last received message.
 absl::StatusOr<Encoding> EncodingOf(grpc::CallbackServerContext& context) {
   constexpr std::uint32_t kCompressed = 0x80000000;  // GRPC_WRITE_INTERNAL_COMPRESS
   grpc_call* const call = context.c_call();
-  // A call that came over no transport has none of gRPC's.
+  // A call without a transport has none of gRPC's calls.
   if (call == nullptr || (grpc_call_test_only_get_message_flags(call) & kCompressed) == 0) {
     return Encoding::kIdentity;
   }

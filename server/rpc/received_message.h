@@ -1,4 +1,4 @@
-// A message as gRPC has received it.
+// A message that gRPC has received.
 
 #ifndef NORMD_SERVER_RPC_RECEIVED_MESSAGE_H_
 #define NORMD_SERVER_RPC_RECEIVED_MESSAGE_H_
@@ -19,8 +19,9 @@
 
 namespace normd {
 
-// What one message may hold beside its tensor. gRPC refuses a larger one unread, with
-// RESOURCE_EXHAUSTED and without a retry hint; between the two, the service says INVALID_ARGUMENT.
+// The bytes of a message beside its tensor, at most. gRPC refuses a larger one unread, with
+// RESOURCE_EXHAUSTED and without a retry hint; between the two limits, the service answers
+// INVALID_ARGUMENT.
 inline constexpr std::int64_t kMaxRequestOverheadBytes = 4096;
 
 // A control request is a name and a number.
@@ -29,16 +30,16 @@ inline constexpr std::int64_t kMaxControlBytes = 4096;
 using MessageViews = absl::InlinedVector<ConstBytes, 8>;
 
 // Fills `slices`, which own the bytes of `message`, the call's last, and returns views of them in
-// order. A compressed message is inflated within `limits`; they bound no other. Unimplemented for a
-// message with the compressed flag whose call names no encoding or an unknown one; InvalidArgument
-// where no whole message came: gRPC passes on a call whose client has half-closed before its
-// message was there, and one whose client has gone, who hears nothing of it. Otherwise as Inflate.
+// order. A compressed message is inflated within `limits`; they apply to no other. Unimplemented
+// for a message with the compressed flag whose call names no encoding or an unknown one.
+// InvalidArgument if no whole message came: gRPC passes on a call whose client half-closed before
+// its message was complete, and one whose client is gone. Otherwise as Inflate.
 absl::StatusOr<MessageViews> OpenMessage(grpc::CallbackServerContext& context,
                                          const grpc::ByteBuffer& message,
                                          const InflateLimits& limits,
                                          std::vector<grpc::Slice>& slices);
 
-// Parses a message that holds no tensor. InvalidArgument when it is malformed or has more than
+// Parses a message without a tensor. InvalidArgument when it is malformed or has more than
 // kMaxControlBytes; otherwise as OpenMessage.
 absl::Status ParseControl(grpc::CallbackServerContext& context, const grpc::ByteBuffer& message,
                           google::protobuf::MessageLite& parsed);

@@ -36,7 +36,7 @@ void SetNotFound(absl::string_view what, absl::string_view name, Response& respo
            response);
 }
 
-// A file with all that it imports, so that its reader needs ask for nothing more.
+// Adds a file with all its imports, so that its reader need not ask again.
 void AddFile(const pb::FileDescriptor& file, std::set<const pb::FileDescriptor*>& added,
              Response& response) {
   if (!added.insert(&file).second) return;
@@ -76,7 +76,7 @@ void SetExtension(const grpc::reflection::v1::ExtensionRequest& wanted, Response
 
 }  // namespace
 
-// Deletes itself in OnDone. One operation is under way at any time before Finish: gRPC fails it
+// Deletes itself in OnDone. One operation is in progress at any time before Finish: gRPC fails it
 // when the client leaves.
 class Reflection::Call final : public Reactor {
  public:

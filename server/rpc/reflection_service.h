@@ -1,4 +1,4 @@
-// grpc.reflection.v1.ServerReflection, and v1alpha's. gRPC's own cannot ask who calls.
+// grpc.reflection.v1.ServerReflection, and v1alpha's. gRPC's own cannot check the caller's rights.
 
 #ifndef NORMD_SERVER_RPC_REFLECTION_SERVICE_H_
 #define NORMD_SERVER_RPC_REFLECTION_SERVICE_H_
@@ -16,11 +16,11 @@
 
 namespace normd {
 
-// Tells of `services`, of itself, and of every file of this program's protocols. Thread-safe.
-// Outlives every call.
+// Describes `services`, itself, and every file of this program's protocols. Thread-safe. Outlives
+// every call.
 class Reflection {
  public:
-  // The messages of both versions are the same bytes.
+  // The messages of both versions have the same bytes.
   using Request = grpc::reflection::v1::ServerReflectionRequest;
   using Response = grpc::reflection::v1::ServerReflectionResponse;
   using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
@@ -28,8 +28,8 @@ class Reflection {
   // `environment` outlives it.
   Reflection(AcceptEnvironment& environment, std::vector<std::string> services);
 
-  // A call of either version. One question after the other is read and answered; a client that does
-  // not take the response is not read.
+  // A call of either version. Questions are read and answered one after another; a client that does
+  // not take a response is not read.
   Reactor* Begin(grpc::CallbackServerContext& context) const;
 
  private:
@@ -64,7 +64,7 @@ using ReflectionV1Alpha = ReflectionService<
     reflection_v1alpha::ServerReflection::WithRawCallbackMethod_ServerReflectionInfo<
         reflection_v1alpha::ServerReflection::Service>>;
 
-// Both, to be registered.
+// Both, for registration.
 struct ReflectionServices {
   ReflectionServices(AcceptEnvironment& environment, std::vector<std::string> services)
       : reflection(environment, std::move(services)) {}

@@ -37,12 +37,12 @@ ResponseWatch::~ResponseWatch() {
 
 void ResponseWatch::Add(Entry& entry, grpc_call* call, Duration patience) {
   if (period_ <= Duration(0)) return;
-  // A thread's own shard, so that a call takes a lock that no other core has.
+  // Each thread has its own shard, so that a call takes a lock that no other core has.
   static thread_local const std::size_t shard_index =
       next_shard_.fetch_add(1, std::memory_order_relaxed) % kShards;
   entry.shard_ = shard_index;
   entry.call_ = call;
-  // The period that has begun does not count.
+  // The current period does not count.
   entry.due_ = now_.load(std::memory_order_relaxed) + patience / period_ + 1;
   Shard& shard = shards_[shard_index];
   MutexLock lock(shard.mutex);
@@ -87,8 +87,8 @@ void ResponseWatch::Sweep() {
       if (entry->due_ < now) {
         Unlink(*entry);
         entry->given_up_ = true;
-        // The call's OnDone cannot pass Remove before the lock is released; from then on the
-        // reference alone keeps what is cancelled below.
+        // The call's OnDone cannot pass Remove before the lock is released; from then on only the
+        // reference keeps the call that is cancelled below.
         grpc_call_ref(entry->call_);
         calls.push_back(entry->call_);
       }

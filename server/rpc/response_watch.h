@@ -1,4 +1,4 @@
-// Gives up clients that do not take a response.
+// Drops clients that do not take a response.
 
 #ifndef NORMD_SERVER_RPC_RESPONSE_WATCH_H_
 #define NORMD_SERVER_RPC_RESPONSE_WATCH_H_
@@ -16,12 +16,11 @@ struct grpc_call;
 
 namespace normd {
 
-// From Finish to OnDone a unary call waits for its client to take the response, however long that
-// lasts, and keeps its messages and its part of the budgets. What is on this list for longer than
-// its patience is cancelled.
+// From Finish to OnDone a unary call waits for its client to take the response, for any time, and
+// keeps its messages and its share of the budgets. A call that is on this list for longer than its
+// patience is cancelled.
 //
-// Thread-safe. A call costs two short locks of a shard's; a thread looks through the shards once in
-// a period.
+// Thread-safe. A call costs two short locks of a shard; a thread checks the shards once per period.
 class ResponseWatch {
  public:
   // One call's place. Not on the list when it is destroyed.
@@ -36,15 +35,16 @@ class ResponseWatch {
     bool given_up_ = false;
   };
 
-  // 0: nobody is ever given up. Patience is kept to within an eighth of the timeout, or a second.
+  // 0: no client is ever dropped. Patience is kept to within an eighth of the timeout, or a second.
   explicit ResponseWatch(Duration timeout);
   ~ResponseWatch();
   ResponseWatch(const ResponseWatch&) = delete;
   ResponseWatch& operator=(const ResponseWatch&) = delete;
 
-  // Before Finish. Cancels `call` unless Remove comes within the patience.
+  // Call before Finish. Cancels `call` unless Remove comes within the patience.
   void Add(Entry& entry, grpc_call* call, Duration patience);
-  // In OnDone. Whether the client was given up. Without effect on an entry that was never added.
+  // Call in OnDone. Returns whether the client was dropped. No effect on an entry that was never
+  // added.
   bool Remove(Entry& entry);
 
  private:
@@ -59,7 +59,7 @@ class ResponseWatch {
 
   const Duration period_;  // 0: off.
   std::array<Shard, kShards> shards_;
-  // Relaxed, both: they spread calls over shards, and count periods.
+  // Both are relaxed: they spread calls over shards, and count periods.
   std::atomic<std::size_t> next_shard_{0};
   std::atomic<std::int64_t> now_{0};
   Mutex mutex_;

@@ -1,4 +1,4 @@
-// What the server needs to know of a gRPC service that it serves.
+// A gRPC service that the server serves.
 
 #ifndef NORMD_SERVER_RPC_SERVED_SERVICE_H_
 #define NORMD_SERVER_RPC_SERVED_SERVICE_H_
@@ -11,7 +11,7 @@ namespace normd {
 
 struct ServedService {
   grpc::Service* service = nullptr;  // Outlives the server.
-  // "package.Service". Under this name health says whether the server takes requests, and under
+  // "package.Service". Under this name health reports whether the server takes requests, and under
   // NAME/<model> whether a version of the model is loaded.
   std::string name;
 };

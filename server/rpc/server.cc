@@ -27,7 +27,7 @@ void SetMillis(grpc::ServerBuilder& builder, const char* argument, Duration valu
 
 void SetUpConnections(const ServerOptions& server, grpc::ServerBuilder& builder) {
   const ConnectionOptions& options = server.connections;
-  // Without TLS the accept loop has shaken hands by then.
+  // Without TLS the accept loop has completed the opening by then.
   if (server.tls != nullptr) {
     SetMillis(builder, GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, options.handshake_timeout);
   }
@@ -38,7 +38,7 @@ void SetUpConnections(const ServerOptions& server, grpc::ServerBuilder& builder)
   SetMillis(builder, GRPC_ARG_MAX_CONNECTION_IDLE_MS, options.max_idle);
   SetMillis(builder, GRPC_ARG_MAX_CONNECTION_AGE_MS, options.max_age);
   SetMillis(builder, GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, options.max_age_grace);
-  // Without it a client that pings while it has no call is allowed one ping in two hours.
+  // Without it a client that pings without a call may ping once in two hours.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
 }
 
@@ -51,9 +51,9 @@ void SetUpMessages(const ServerOptions& options, grpc::ServerBuilder& builder) {
                                options.max_connection_calls + kMaxIdleStreams);
   }
   if (options.max_transport_bytes > 0) {
-    // Far from full while the loop ends whoever has sent the most (TrafficOf): a full quota closes
-    // everybody's windows and costs calls that gRPC picks at random. The inputs of requests inside
-    // lie in it too, and those of requests that are being refused.
+    // This quota stays far from full while the loop ends the busiest senders (TrafficOf): a full
+    // quota closes everybody's windows and ends calls that gRPC picks at random. It also contains
+    // the inputs of requests inside, and of requests that are being refused.
     constexpr std::int64_t kMost = std::int64_t{1} << 50;
     const std::int64_t expected =
         std::min(options.max_transport_bytes, kMost) + std::min(options.max_inflight_bytes, kMost);
@@ -62,12 +62,12 @@ void SetUpMessages(const ServerOptions& options, grpc::ServerBuilder& builder) {
     builder.SetResourceQuota(quota);
   }
   // gRPC checks a compressed message's size before it inflates it: a megabyte on the wire could
-  // become a gigabyte in memory before anything of ours sees it. So OpenMessage inflates them.
+  // become a gigabyte in memory before our code sees it. So OpenMessage inflates messages.
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
 }
 
 TrafficLimits TrafficOf(const ServerOptions& options) {
-  // A message that is too large for a call, but not by much, is taken to its end and refused with a
+  // A message that is slightly too large for a call is received to its end and refused with a
   // status that says so.
   constexpr std::int64_t kRefusableBytes = std::int64_t{64} << 20;
   constexpr std::int64_t kUnlimited = std::int64_t{1} << 60;
@@ -78,7 +78,7 @@ TrafficLimits TrafficOf(const ServerOptions& options) {
           ? kUnlimited
           : std::max(kRefusableBytes, (options.max_connection_calls + kMaxIdleStreams) *
                                           (options.max_request_bytes + kMaxRequestOverheadBytes));
-  // The rest is for what arrives before the loop has seen it.
+  // The rest is for bytes that arrive before the loop has seen them.
   limits.process_bytes = options.max_transport_bytes / 8 * 7;
   limits.message_timeout = options.connections.message_timeout;
   limits.min_bytes_per_second = options.connections.min_bytes_per_second;
@@ -105,8 +105,8 @@ ConnectionLoopOptions LoopOf(const ServerOptions& options, int metadata_bytes) {
   if (options.max_connection_calls > 0) {
     const int streams = options.max_connection_calls + kMaxIdleStreams;
     loop.max_concurrent_streams = static_cast<std::uint32_t>(streams);
-    // A stream that its client has given up is there until its handler has ended: an honest client
-    // has some of these beside what it may have, never a thousand.
+    // A cancelled stream exists until its handler has ended: an honest client has some of these
+    // beside its allowed ones, never a thousand.
     loop.max_streams = streams + 1000;
   }
   loop.max_header_list_bytes = static_cast<std::uint32_t>(metadata_bytes);
@@ -114,7 +114,7 @@ ConnectionLoopOptions LoopOf(const ServerOptions& options, int metadata_bytes) {
   return loop;
 }
 
-// Adds its sockets to `listener`. The address with the port in use; empty where there is none.
+// Adds its sockets to `listener`. Returns the address with the port in use; empty without one.
 absl::StatusOr<std::string> ListenForAdmin(const std::string& address, Listener& listener) {
   if (address.empty()) return std::string();
   absl::StatusOr<Listener> admin = Listen(address);
@@ -137,8 +137,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   const std::shared_ptr<grpc::ServerCredentials> credentials =
       options.tls != nullptr ? MakeTlsCredentials(*options.tls) : MakePlainCredentials();
   grpc::ServerBuilder builder;
-  // Connections come from a loop of our own: gRPC's listener stays deaf once descriptors ran out,
-  // and takes whatever comes.
+  // Connections come from our own loop: gRPC's listener stops accepting after EMFILE, and has no
+  // limits.
   std::unique_ptr<Acceptor> acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
   SetUpConnections(options, builder);
@@ -206,7 +206,7 @@ void Server::CloseConnections(Duration grace) { loop_->CloseAll(grace); }
 void Server::Shutdown(Duration grace) {
   readiness_.Detach();
   health_->Close();
-  // Before gRPC stops: it would lose the descriptors that it is given later.
+  // Before gRPC stops: it would lose descriptors that it gets later.
   loop_.reset();
   server_->Shutdown(std::chrono::system_clock::now() + grace);
 }

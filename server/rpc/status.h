@@ -1,4 +1,4 @@
-// From a client's status to gRPC's, once, at the edge.
+// Converts a client's status to gRPC's, once, at the edge.
 
 #ifndef NORMD_SERVER_RPC_STATUS_H_
 #define NORMD_SERVER_RPC_STATUS_H_
@@ -10,10 +10,9 @@
 
 namespace normd {
 
-// `status` is what the client is to be told (see ForClient). Adds `grpc-retry-pushback-ms` to the
-// trailing metadata of `context`, which has not been sent yet: for RESOURCE_EXHAUSTED
-// `retry_after`, or longer if the status says so (RetryAfter); for others what the status says, if
-// it does.
+// `status` is the client's (see ForClient). Adds `grpc-retry-pushback-ms` to the trailing metadata
+// of `context`, which has not been sent yet: for RESOURCE_EXHAUSTED `retry_after`, or longer if the
+// status says so (RetryAfter); for other codes the status's own time, if it has one.
 grpc::Status ToGrpc(const absl::Status& status, Duration retry_after,
                     grpc::CallbackServerContext& context);
 

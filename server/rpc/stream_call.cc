@@ -33,7 +33,7 @@ StreamCall::StreamCall(const CallOptions& options, AcceptEnvironment& accept,
   call_.caller()->delivered.open_streams.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Records the facts of an event, and does what follows from them if nobody else does.
+// Records the facts of an event, and acts on them if no other thread does.
 template <typename Facts>
 void StreamCall::Record(const Facts& facts) {
   bool drive = false;
@@ -150,7 +150,7 @@ void StreamCall::OnIdleAlarm() {
   if (finished) OnIdleAfterFinish(now);
 }
 
-// The driver is gone, and what is left is the client's: to take the trailer or the status.
+// The driver is gone, and only the client's turn is left: to take the trailer or the status.
 void StreamCall::OnIdleAfterFinish(TimePoint now) {
   grpc_call* call = nullptr;
   Duration left{};
@@ -201,7 +201,7 @@ void StreamCall::OnDone() {
     stages = stages_;
     batch = batch_;
   }
-  // What a client that left was told, nobody heard.
+  // A client that left has not read the status.
   if (call_.code() != absl::StatusCode::kOk && context_.IsCancelled()) {
     call_.SetCode(call_.deadline() <= accept_.clock.Now() ? absl::StatusCode::kDeadlineExceeded
                                                           : absl::StatusCode::kCancelled);

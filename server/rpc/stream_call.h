@@ -1,26 +1,26 @@
 // One NormalizeStream call.
 //
-// Its life: the handler creates it, calls Start once and returns it to gRPC. What happens to it
-// (a message arrived, one was sent, a piece is computed, a timer rang, the client left, a stop gave
-// up) is recorded under the lock; then one thread at a time, the driver, does what follows from it:
-// push a piece, read on, write the next chunk, finish. So no two operations on the call race, none
-// runs under the lock, and none comes after the last, Finish.
+// Its life: the handler creates it, calls Start once and returns it to gRPC. Events (a message
+// arrived, one was sent, a piece is computed, a timer rang, the client left, a stop aborts it) are
+// recorded under the lock. Then one thread at a time, the driver, acts on them: pushes a piece,
+// reads on, writes the next chunk, finishes. So no two operations on the call race, none runs under
+// the lock, and none comes after the last, Finish.
 //
-// Finish waits for every piece that is in the queue or in a lane, for the write in progress and for
-// the alarm of a full queue. After it the driver touches nothing of the call: gRPC calls OnDone
-// when the handlers have returned, and that drops the call's own reference.
+// Finish waits for every piece in the queue or in a lane, for the write in progress and for the
+// alarm of a full queue. After it the driver touches nothing of the call: gRPC calls OnDone when
+// the handlers have returned, and that drops the call's own reference.
 //
-// The budgets: the lease has what is inside, and what its output will have, at any time. Before
-// each message the stream asks for room; without it, it waits in Admission's line and does not
-// read. Nothing else of it waits: what is inside is computed and sent.
+// The budgets: the lease always has the bytes inside, and those of their output. Before each
+// message the stream asks for room; without it, it waits in Admission's line and does not read.
+// Everything else continues: received bytes are computed and sent.
 //
 // The client's turn is bounded in every state (see StreamPatience), also after Finish, until it has
 // taken the end.
 //
-// The window: `inside_bytes_` are the inputs' bytes received and not yet answered, whether they
+// The window: `inside_bytes_` are the received input bytes that are not yet answered, whether they
 // lack the rest of their row, wait, are computed or their result waits for the client. The next
-// message is asked for only when the largest chunk fits beside them. A piece and a chunk fit into
-// the window together, so a stream with room for nothing is one whose client does not read.
+// message is read only when the largest chunk fits beside them. A piece and a chunk fit into the
+// window together, so a stream without room is one whose client does not read.
 
 #ifndef NORMD_SERVER_RPC_STREAM_CALL_H_
 #define NORMD_SERVER_RPC_STREAM_CALL_H_
@@ -60,8 +60,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
                                             grpc::CallbackServerContext& context);
   ~StreamCall() override = default;
 
-  // Asks for the first message, or ends the call without reading one if its caller may not make
-  // it. Never blocks.
+  // Starts to read the first message, or ends the call without reading one if its caller may not
+  // make it. Never blocks.
   void Start();
 
   void OnReadDone(bool ok) override;
@@ -73,7 +73,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   void OnRoom(bool overdraft) override;
 
  private:
-  // A run of whole rows on its way.
+  // A run of whole rows in progress.
   struct Piece {
     std::uint64_t id = 0;
     Geometry geometry;
@@ -82,7 +82,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     std::int64_t sent_bytes = 0;        // Handed to gRPC.
     std::int64_t batch_id = 0;
   };
-  // What the driver does next, and what is dropped once the lock is released.
+  // The driver's next action, and objects to drop once the lock is released.
   struct Step {
     enum class Kind {
       kNone,
@@ -98,7 +98,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       kFinish
     };
     Kind kind = Kind::kNone;
-    std::int64_t bytes = 0;  // That the lease gains or, below 0, returns; or the step waited for.
+    // Bytes that the lease gains or, below 0, returns; or the awaited step.
+    std::int64_t bytes = 0;
     std::unique_ptr<Request> request;
     absl::Status status;
     Duration until_idle{};
@@ -131,8 +132,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The driver, in stream_driver.cc. Whether the caller is it now, and calls Drive after it has
-  // released the lock.
+  // The driver, in stream_driver.cc. Whether the caller is it now; it then calls Drive after
+  // releasing the lock.
   bool BecomeDriver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drive();
   void Next(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -155,7 +156,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   // From the accepted request.
   const StreamLimits& limits() const { return accepted_request_.stream->limits; }
   std::int64_t input_bytes() const { return accepted_request_.geometry().InputBytes(); }
-  // What so many bytes of the inputs hold, with their part of the output.
+  // The bytes held for `bytes` of the inputs, including their part of the output.
   std::int64_t HeldBytes(std::int64_t bytes) const {
     return normd::HeldBytes(accepted_request_.geometry(), bytes);
   }
@@ -163,18 +164,18 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   const CallOptions& options_;
   AcceptEnvironment& accept_;
   grpc::CallbackServerContext& context_;
-  CallContext call_;                  // Before what it outlives.
+  CallContext call_;                  // Before the members that it outlives.
   std::shared_ptr<StreamCall> self_;  // Until OnDone.
   std::weak_ptr<StreamCall> weak_;    // weak: for the idle alarm, which the call does not wait for.
 
-  // For the read and the write in progress: whoever asked gRPC for it leaves it alone until gRPC
-  // says that it is done.
+  // The read and the write in progress: after asking gRPC for one, do not touch its buffer until
+  // gRPC says that it is done.
   grpc::ByteBuffer incoming_;
   grpc::ByteBuffer outgoing_;
   bool has_header_ = false;
 
   AcceptedRequest accepted_request_;  // Constant once `accepted_` is set, but for the lease.
-  // The driver's: of what is inside, with its output.
+  // Used by the driver: the bytes inside, with their output.
   Admission::Lease& lease_ = accepted_request_.lease;
 
   Mutex mutex_;
@@ -190,7 +191,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       0;                                            // The inputs' bytes that the write answers.
   Duration decode_time_ ABSL_GUARDED_BY(mutex_){};  // Since a piece took it over.
   std::int64_t inside_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::int64_t leased_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // What the lease shall have.
+  std::int64_t leased_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // The lease's target.
   std::int64_t last_chunk_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool unsettled_ ABSL_GUARDED_BY(mutex_) = false;       // A message has come.
   bool awaits_room_ ABSL_GUARDED_BY(mutex_) = false;     // For the next message.
@@ -204,7 +205,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   std::uint64_t first_piece_ ABSL_GUARDED_BY(mutex_) = 0;  // The number of the first of them.
   std::size_t pushed_ ABSL_GUARDED_BY(mutex_) = 0;         // How many of them.
   std::int64_t computing_ ABSL_GUARDED_BY(mutex_) = 0;     // Pushed and not done.
-  bool told_queue_ ABSL_GUARDED_BY(mutex_) = false;        // To cancel what waits.
+  bool told_queue_ ABSL_GUARDED_BY(mutex_) = false;        // To cancel waiting pieces.
   std::unique_ptr<grpc::Alarm> alarm_;  // The driver's. A full queue is asked again when it rings.
   bool waiting_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<grpc::Alarm> idle_alarm_;  // The driver's.
@@ -215,10 +216,10 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
 
   // For the trailer and the log.
   StageTimes stages_ ABSL_GUARDED_BY(mutex_);
-  BatchInfo batch_ ABSL_GUARDED_BY(mutex_);  // The batch of the piece that was computed last.
+  BatchInfo batch_ ABSL_GUARDED_BY(mutex_);  // The batch of the last computed piece.
   std::int64_t last_batch_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t batches_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::int64_t sent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the outputs.
+  std::int64_t sent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Output bytes.
 };
 
 }  // namespace normd

@@ -1,4 +1,4 @@
-// The driver of a stream: what follows from the facts that events have recorded.
+// The driver of a stream: acts on the facts that events have recorded.
 
 #include <algorithm>
 #include <chrono>
@@ -17,10 +17,10 @@
 namespace normd {
 namespace {
 
-// The most in one response message: what a client takes whose limits are gRPC's own, and still in a
+// The most in one response message: within the default limits of gRPC's clients, and still in a
 // cache.
 constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;
-// Until a full queue is asked again. Long against a batch, short against a time-out.
+// The time until a full queue is asked again. Long against a batch, short against a time-out.
 constexpr auto kQueueFullWait = std::chrono::milliseconds(5);
 
 }  // namespace
@@ -41,7 +41,8 @@ void StreamCall::Drive() {
         continue;
       }
       if (step.kind == Step::Kind::kNone) driving_ = false;
-      // After the last operation the call may be gone: `driving_` stays, so nobody drives again.
+      // After the last operation the call may be gone: `driving_` stays set, so that nobody drives
+      // again.
     }
     switch (step.kind) {
       case Step::Kind::kNone: return;
@@ -73,7 +74,7 @@ void StreamCall::Next(Step& step) {
   if (finished_) return;
   if (!status_.ok()) return NextOfFailed(step);
   if (NextWatch(step) || NextOfLease(step)) return;
-  // The transport is kept busy before the lanes: a push may compute the piece before it returns.
+  // Reading comes before the lanes: a push may compute the piece before it returns.
   if (NextRead(step)) return;
   if (!writing_ && NextWrite(step)) {
     writing_ = true;
@@ -100,10 +101,10 @@ void StreamCall::NextOfFailed(Step& step) {
     step.kind = Step::Kind::kCancel;
     step.abandon = true;
   } else if (writing_) {
-    // The client shall read why, so the status waits behind the message, but not for ever.
+    // The client should read the reason, so the status waits behind the message, but not for ever.
     NextWatch(step);
   } else if (computing_ == 0 && !waiting_) {
-    inside_bytes_ = 0;  // Nothing is kept of it but the status.
+    inside_bytes_ = 0;  // Only the status is kept.
     if (NextOfLease(step) || NextWatch(step)) return;
     step.kind = Step::Kind::kFinish;
     step.status = status_;
@@ -120,7 +121,7 @@ bool StreamCall::NextWatch(Step& step) {
   return true;
 }
 
-// Keeps the lease at what is inside.
+// Adjusts the lease to the bytes inside.
 bool StreamCall::NextOfLease(Step& step) {
   const std::int64_t held = accepted_ ? HeldBytes(inside_bytes_) : 0;
   if (held != leased_bytes_ || unsettled_) {
@@ -185,11 +186,11 @@ bool StreamCall::NextWrite(Step& step) {
   return true;
 }
 
-// The inputs' share of what of the piece has been sent.
+// The inputs' share of the piece's sent bytes.
 std::int64_t StreamCall::ResponseBytes(const Piece& piece) {
   const std::int64_t bytes = piece.output->bytes();
   if (piece.sent_bytes == bytes) return piece.geometry.InputBytes();
-  // In 128 bits: a piece may have as much as a window, 2^40 bytes.
+  // In 128 bits: a piece may be as large as a window, 2^40 bytes.
   return static_cast<std::int64_t>(absl::uint128(piece.sent_bytes) * piece.geometry.InputBytes() /
                                    bytes);
 }
@@ -233,11 +234,11 @@ void StreamCall::Push(Step& step) {
     --computing_;
     if (!status_.ok()) return;
     if (!absl::IsResourceExhausted(status)) return Fail(status);
-    // The stream has its place in the budgets and waits for one in the queue.
+    // The stream has its share of the budgets and waits for a place in the queue.
     pieces_[--pushed_].request = std::move(step.request);
     waiting_ = true;
   }
-  // A new one: this may be running in the old one's callback.
+  // A new alarm: this may be running in the old one's callback.
   alarm_ = std::make_unique<grpc::Alarm>();
   alarm_->Set(std::chrono::system_clock::now() + kQueueFullWait, [this](bool) { OnAlarm(); });
 }

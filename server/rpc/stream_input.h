@@ -22,7 +22,8 @@ namespace normd {
 // that is too long, and one that protobuf would not parse.
 absl::StatusOr<RequestDescription> ReadStreamHeader(const StreamPartView& part);
 
-// Checks the chunks of an accepted stream and deals their bytes out to its pieces. Not thread-safe.
+// Checks the chunks of an accepted stream and distributes their bytes to its pieces. Not
+// thread-safe.
 class StreamInput {
  public:
   // `accepted` is a request in chunks that `model` takes. Both outlive this.
@@ -30,10 +31,10 @@ class StreamInput {
 
   std::int64_t received_bytes() const { return pieces_.received_bytes(); }
 
-  // The next message, whose slices the part's views lie in, in order. Appends the pieces that
-  // become complete to `out`. InvalidArgument, and nothing taken, for a part that is no chunk, or
-  // one that is larger than the window or the tensors allow; InvalidArgument for indexes that the
-  // model does not have, with the pieces before them in `out`.
+  // Takes the next message, whose slices the part's views lie in, in order. Appends the pieces that
+  // become complete to `out`. InvalidArgument, and nothing taken, for a part that is not a chunk,
+  // or that is larger than the window or the tensors allow; InvalidArgument for invalid indexes,
+  // with the pieces before them in `out`.
   absl::Status Take(const StreamPartView& part, absl::Span<const grpc::Slice> slices,
                     std::vector<ReceivedPiece>& out);
 
@@ -48,7 +49,7 @@ class StreamInput {
   const Model* model_;
   const AcceptedRequest* accepted_;
   PieceAssembler pieces_;
-  std::int64_t checked_samples_ = 0;  // Whose indexes are right.
+  std::int64_t checked_samples_ = 0;  // Samples whose indexes are valid.
 };
 
 }  // namespace normd

@@ -9,12 +9,12 @@
 namespace normd {
 namespace {
 
-// What is copied is set aside in blocks of this size.
+// The block size of the memory for copied bytes.
 constexpr std::size_t kCopiedBlockBytes = std::size_t{64} << 10;
-// A reference to less costs more than a copy.
+// A reference to fewer bytes costs more than a copy.
 constexpr std::size_t kTinyBytes = 1024;
 
-// What a slice shares with all others that were cut from the same allocation.
+// The part that a slice shares with all others from the same allocation.
 const void* AllocationOf(const grpc::Slice& slice) {
   const grpc_slice reference = slice.c_slice();
   const void* allocation = reference.refcount;
@@ -79,8 +79,8 @@ void PieceAssembler::Append(const grpc::Slice& slice, ConstBytes bytes, Input& i
   if (input.run != allocation) EndRun(input);
   input.run = allocation;
   input.run_bytes += static_cast<std::int64_t>(bytes.size());
-  // Not among the tiny slices that hold their bytes within themselves, so the view stays valid when
-  // the reference moves.
+  // It is not one of the tiny slices that hold their bytes inside themselves, so the view stays
+  // valid when the reference moves.
   input.run_views.push_back(bytes);
   if (input.run_slices.empty() || input.run_slices.back().begin() != slice.begin()) {
     input.run_slices.push_back(slice);

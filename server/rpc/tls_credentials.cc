@@ -20,8 +20,8 @@ grpc_ssl_client_certificate_request_type RequestTypeOf(ClientAuth auth) {
   return GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
 }
 
-// gRPC's C++ classes either hold one certificate for ever or read files themselves, and a reading
-// that catches a certificate without its key ends every handshake. Its C interface asks for the
+// gRPC's C++ classes either hold one certificate for ever or read files themselves, and a read that
+// finds a certificate without its key ends every handshake. Its C interface asks for the
 // certificate at each connection.
 class TlsCredentials final : public grpc::ServerCredentials {
  public:
@@ -34,7 +34,7 @@ class TlsCredentials final : public grpc::ServerCredentials {
   }
   ~TlsCredentials() override { grpc_server_credentials_release(credentials_); }
 
-  // Whatever says who calls is the service's.
+  // The service judges the caller's identity.
   void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {}
 
  private:
@@ -42,7 +42,7 @@ class TlsCredentials final : public grpc::ServerCredentials {
     return grpc_server_add_http2_port(server, address.c_str(), credentials_);
   }
 
-  // At the server's start and at each connection, one after the other, under a lock of gRPC's.
+  // Runs at the server's start and at each connection, one after another, under gRPC's lock.
   static grpc_ssl_certificate_config_reload_status Fetch(
       void* self, grpc_ssl_server_certificate_config** config) {
     auto& credentials = *static_cast<TlsCredentials*>(self);
@@ -52,7 +52,8 @@ class TlsCredentials final : public grpc::ServerCredentials {
     }
     const TlsMaterial& material = state->material;
     const grpc_ssl_pem_key_cert_pair pair = {material.key.c_str(), material.certificate.c_str()};
-    // gRPC wants authorities also where no client is asked for a certificate, and looks at none.
+    // gRPC requires authorities even if no client is asked for a certificate, and does not use
+    // them.
     const std::string& authorities =
         material.client_ca.empty() ? material.certificate : material.client_ca;
     *config = grpc_ssl_server_certificate_config_create(authorities.c_str(), &pair, 1);

@@ -1,4 +1,4 @@
-// TLS as gRPC speaks it, with a certificate that may change while it serves.
+// gRPC's TLS, with a certificate that may change while it serves.
 
 #ifndef NORMD_SERVER_RPC_TLS_CREDENTIALS_H_
 #define NORMD_SERVER_RPC_TLS_CREDENTIALS_H_
@@ -10,9 +10,9 @@
 
 namespace normd {
 
-// Each connection begins with what `store` holds at that moment. gRPC speaks TLS 1.2 and 1.3; a
-// higher minimum is the accept loop's to enforce. `store` outlives the credentials, and these the
-// gRPC server that they are given to.
+// Each connection begins with the current state of `store`. gRPC speaks TLS 1.2 and 1.3; the accept
+// loop enforces a higher minimum. `store` outlives the credentials, and these outlive the gRPC
+// server that gets them.
 std::shared_ptr<grpc::ServerCredentials> MakeTlsCredentials(const CertificateStore& store);
 
 }  // namespace normd

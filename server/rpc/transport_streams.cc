@@ -18,7 +18,7 @@ using nlohmann::json;
 constexpr std::size_t kLeastMost = 1024;
 constexpr Duration kFullInterval = std::chrono::seconds(1);
 
-// gRPC's responses; discarded where there is none.
+// gRPC's responses; a null text gives a discarded value.
 json Parse(char* text) {
   const std::unique_ptr<char, decltype(&gpr_free)> owned(text, gpr_free);
   return text == nullptr ? json(json::value_t::discarded)
@@ -72,7 +72,7 @@ std::optional<StreamCounts> TransportStreams::CountsOf(const std::string& peer, 
     Learn(next_);
     known = sockets_.find(peer);
   }
-  // One with a lower number than others may have come after them.
+  // A connection with a lower number than others may have come after them.
   if ((known == sockets_.end() && now >= next_full_) ||
       sockets_.size() > std::max(most_, kLeastMost)) {
     sockets_.clear();

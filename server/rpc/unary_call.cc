@@ -28,20 +28,20 @@ void UnaryCall::OnDone() {
   if (environment_.responses.Remove(response_)) {
     call_.SetCode(absl::StatusCode::kDeadlineExceeded);
   } else if (call_.code() == absl::StatusCode::kInvalidArgument && call_.cancelled()) {
-    // It may have left before its message was whole; what it is told then, nobody hears.
+    // It may have left before its message was complete; nobody reads its status then.
     call_.SetCode(call_.deadline() <= environment_.accept.clock.Now()
                       ? absl::StatusCode::kDeadlineExceeded
                       : absl::StatusCode::kCancelled);
   }
   Record();
-  delete this;  // Returns what it holds of the budgets, then leaves.
+  delete this;  // Returns its share of the budgets, then leaves.
 }
 
 grpc::ServerUnaryReactor* OutOfMemory(grpc::CallbackServerContext& context) {
   try {
     context.AddTrailingMetadata("grpc-retry-pushback-ms", "100");
   } catch (const std::bad_alloc&) {
-    // Without the hint, then.
+    // The call then has no hint.
   }
   grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
   reactor->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "memory: none left"));

@@ -1,4 +1,4 @@
-// What unary calls of all services have in common: how they arrive and how they end.
+// The common part of all services' unary calls: their arrival and their end.
 
 #ifndef NORMD_SERVER_RPC_UNARY_CALL_H_
 #define NORMD_SERVER_RPC_UNARY_CALL_H_
@@ -32,8 +32,8 @@ class UnaryCall : public grpc::ServerUnaryReactor {
 
   // The client is gone. For OnCancel.
   void Cancel();
-  // Finishes the call, with a response of so many bytes if `status` is OK. Exactly once; the call
-  // may be over when it returns.
+  // Finishes the call, with a response of `response_bytes` if `status` is OK. Exactly once; the
+  // call may be gone when it returns.
   void End(const absl::Status& status, std::size_t response_bytes);
   // Counts the call when it is over.
   virtual void Record() = 0;
@@ -47,10 +47,10 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   ResponseWatch::Entry response_;
 };
 
-// Ends a call that there is no memory for, without needing any.
+// Ends a call for which there is no memory, without needing any.
 grpc::ServerUnaryReactor* OutOfMemory(grpc::CallbackServerContext& context);
 
-// Null when there is no memory for it.
+// Null when memory is short.
 template <typename Call, typename... Args>
 Call* NewCall(Args&&... args) {
   try {

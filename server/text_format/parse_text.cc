@@ -276,7 +276,7 @@ class TextReader final : private google::protobuf::io::ErrorCollector {
   static bool IsHexOrOctal(absl::string_view text) { return text.size() > 1 && text[0] == '0'; }
 
   const TextSchema& schema_;
-  std::string path_;  // Of what is being read.
+  std::string path_;  // The current field's.
   std::string error_;
   std::string lexical_error_;
   bool is_of_schema_ = false;  // A field of the schema has been read.

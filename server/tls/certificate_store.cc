@@ -21,8 +21,8 @@ std::string Text(absl::Time time) {
 absl::StatusOr<std::unique_ptr<CertificateStore>> CertificateStore::Create(
     CertificateStoreOptions options, TlsMetrics& metrics) {
   std::unique_ptr<CertificateStore> store(new CertificateStore(std::move(options), metrics));
-  // judged_ stays empty: a change in the tick in which this reads cannot be told by the files'
-  // times, so the first looks read once more.
+  // judged_ stays empty: the files' times cannot show a change within the tick of this read, so the
+  // first looks read once more.
   const absl::Status status = store->Load();
   if (!status.ok()) return status;
   return store;
@@ -70,7 +70,7 @@ void CertificateStore::Look() {
   const bool rested = now == std::exchange(seen_, now);
   if (!rested || (now == judged_ && options_.now() < retry_)) return;
   const absl::Status status = Load();
-  // What changed while it was read is read again.
+  // Files that changed during the read are read again.
   judged_ = StampsOf(options_.files) == now ? now : TlsFileStamps{};
   retry_ = status.ok() ? absl::InfiniteFuture() : options_.now() + kRetry;
   const std::string error(status.message());

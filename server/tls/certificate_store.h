@@ -30,14 +30,14 @@ struct CertificateStoreOptions {
   std::function<absl::Time()> now = absl::Now;
 };
 
-// Holds what the files held when they were last good. Files that change are read once they have
-// rested from one look to the next, so that a certificate and its key that are put in place one
-// after the other are taken together. What LoadTlsMaterial refuses then leaves everything as it is,
-// and the log says so once; it is tried again when the files change, and every minute, because a
-// certificate may become valid. Thread-safe.
+// Holds the last good state of the files. Changed files are read once they have been unchanged
+// between two looks, so that a certificate and its key that are replaced one after the other are
+// taken together. An error of LoadTlsMaterial then leaves everything unchanged, and is logged once.
+// They are tried again when the files change, and every minute, because a certificate may become
+// valid. Thread-safe.
 class CertificateStore {
  public:
-  // What new connections begin with; those that have begun keep what they began with.
+  // The state for new connections; existing ones keep theirs.
   struct State {
     TlsMaterial material;
     std::shared_ptr<SSL_CTX> context;  // shared: with connections of the metrics port.
@@ -51,7 +51,7 @@ class CertificateStore {
   CertificateStore(const CertificateStore&) = delete;
   CertificateStore& operator=(const CertificateStore&) = delete;
 
-  // shared: whoever begins a connection keeps the state until it has done so. Never null.
+  // shared: a connection that begins keeps the state until it has begun. Never null.
   std::shared_ptr<const State> current() const;
   const TlsPolicy& policy() const { return options_.policy; }
 
@@ -73,10 +73,10 @@ class CertificateStore {
   std::shared_ptr<const State> state_ ABSL_GUARDED_BY(mutex_);
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // Used by the one who looks.
+  // Used by the thread that looks.
   TlsFileStamps seen_{};    // At the last look,
   TlsFileStamps judged_{};  // and when the files were last read.
-  std::string last_error_;  // Of that reading; empty when it was good.
+  std::string last_error_;  // From that read; empty when it was good.
   absl::Time retry_ = absl::InfiniteFuture();
 
   std::thread thread_;  // Last: it uses the rest.

@@ -12,7 +12,7 @@
 namespace normd {
 namespace {
 
-// What gRPC takes of TLS 1.2; those of 1.3 are all good.
+// gRPC's ciphers of TLS 1.2; those of 1.3 are all good.
 constexpr char kCiphers[] =
     "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384:"
     "ECDHE-RSA-AES128-GCM-SHA256:ECDHE-RSA-AES256-GCM-SHA384";
@@ -24,7 +24,7 @@ bool UseChain(SSL_CTX* context, const std::string& pem) {
   while (CertificatePtr next{PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)}) {
     if (SSL_CTX_add1_chain_cert(context, next.get()) != 1) return false;
   }
-  ERR_clear_error();  // The end of the file is an error, too.
+  ERR_clear_error();  // The end of the file counts as an error too.
   return true;
 }
 
@@ -83,8 +83,8 @@ absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeTlsContext(const TlsMaterial& mater
   SSL_CTX_set_min_proto_version(raw, oldest);
   SSL_CTX_set_options(
       raw, SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_NO_COMPRESSION);
-  // Connections are for one request each. Without tickets nobody resumes what another certificate,
-  // or other authorities, began.
+  // Connections have one request each. Without tickets nobody resumes a session begun with another
+  // certificate, or other authorities.
   SSL_CTX_set_options(raw, SSL_OP_NO_TICKET);
   SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_mode(raw, SSL_MODE_RELEASE_BUFFERS);

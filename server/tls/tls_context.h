@@ -12,7 +12,7 @@
 
 namespace normd {
 
-// Whether a client shows a certificate. One that it shows is always verified.
+// Whether a client shows a certificate. A shown one is always verified.
 enum class ClientAuth { kNone, kAllow, kRequire };
 
 enum class TlsVersion { k12, k13 };
@@ -22,9 +22,9 @@ struct TlsPolicy {
   TlsVersion min_version = TlsVersion::k12;
 };
 
-// A context for servers over `material`: TLS 1.2 or 1.3, of 1.2 only key exchanges that are forward
-// secret with authenticated ciphers, no renegotiation. FailedPrecondition, with the flag, when
-// OpenSSL does not take something, such as a short key.
+// A context for servers with `material`: TLS 1.2 or 1.3, for 1.2 only forward-secret key exchanges
+// with authenticated ciphers, no renegotiation. FailedPrecondition, with the flag, when OpenSSL
+// refuses something, such as a short key.
 absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeTlsContext(const TlsMaterial& material,
                                                         const TlsPolicy& policy);
 

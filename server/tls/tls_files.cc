@@ -39,7 +39,8 @@ struct NamedFile {
   }
 };
 
-// Who may read a key can be the server; a group that mounts it for the server may read it, too.
+// Anybody who can read a key can act as the server; a group that mounts it for the server may read
+// it too.
 absl::Status CheckMode(const NamedFile& file, const struct stat& found, bool secret) {
   if (!S_ISREG(found.st_mode)) return file.Wrong("is not a regular file");
   constexpr mode_t kTooMany = S_IWGRP | S_IRWXO;
@@ -67,7 +68,7 @@ absl::StatusOr<std::string> ReadAll(int fd, const NamedFile& file) {
 }
 
 absl::StatusOr<std::string> ReadFile(const NamedFile& file, bool secret) {
-  // A pipe that nobody writes to would keep a blocking open waiting.
+  // A pipe without a writer would make a blocking open wait.
   const int fd = open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return file.Wrong(absl::StrCat("cannot be opened: ", std::strerror(errno)));
   struct stat found = {};
@@ -113,7 +114,7 @@ std::string Text(absl::Time time) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone());
 }
 
-// What is wrong with the certificate's time; empty when nothing is.
+// The error in the certificate's time; empty when there is none.
 std::string WrongTime(const X509* certificate, absl::Time now) {
   const absl::Time begin = TimeOf(X509_get0_notBefore(certificate));
   const absl::Time end = TimeOf(X509_get0_notAfter(certificate));
@@ -133,7 +134,7 @@ absl::Status CheckChain(const NamedFile& file, const Certificates& chain, absl::
   return absl::OkStatus();
 }
 
-// Asked for when a key is encrypted. Nobody is there to be asked.
+// Called when a key is encrypted. There is nobody to ask.
 int NoPassphrase(char*, int, int, void* asked) {
   *static_cast<bool*>(asked) = true;
   return -1;
@@ -152,7 +153,7 @@ absl::StatusOr<KeyPtr> ReadKey(const NamedFile& file, const std::string& pem) {
       absl::StrCat("is cut off or damaged, or no private key: it cannot be read (", reason, ")"));
 }
 
-// One that has expired may stay beside its successor.
+// An expired one may stay beside its successor.
 absl::Status CheckAuthorities(const NamedFile& file, const Certificates& all, absl::Time now) {
   std::string wrong;
   for (const CertificatePtr& one : all) {

@@ -1,4 +1,4 @@
-// The files that a TLS server needs, read and judged before anybody uses them.
+// The files that a TLS server needs, read and checked before use.
 
 #ifndef NORMD_SERVER_TLS_TLS_FILES_H_
 #define NORMD_SERVER_TLS_TLS_FILES_H_
@@ -15,11 +15,11 @@ namespace normd {
 // Paths of PEM files.
 struct TlsFiles {
   std::string certificate;  // The server's own first, then those that lead to its authority.
-  std::string key;          // Of the server's own certificate, without a passphrase.
+  std::string key;          // The key of the server's own certificate, without a passphrase.
   std::string client_ca;    // Authorities of clients' certificates; empty: none are asked for.
 };
 
-// What the files held, all of it good together at one moment.
+// The files' contents, consistent and valid at one moment.
 struct TlsMaterial {
   std::string certificate;
   std::string key;
@@ -29,18 +29,18 @@ struct TlsMaterial {
   bool operator==(const TlsMaterial&) const = default;
 };
 
-// What tells one state of the files from another without reading them: for each its device, inode,
-// size and times; zeros for one that is not there.
+// Identifies a state of the files without reading them: for each its device, inode, size and times;
+// zeros for a missing one.
 using FileStamp = std::array<std::int64_t, 7>;
 using TlsFileStamps = std::array<FileStamp, 3>;
 TlsFileStamps StampsOf(const TlsFiles& files);
 
-// Reads the files and judges them at the time `now`. Refused are: a file that cannot be read, is
-// not regular or is larger than 1 MiB; a key that others may read or write, or its group may write;
-// PEM that is cut off or damaged; an encrypted key, and one that is not the first certificate's; a
-// certificate that is not valid yet or has expired, or that says it is no server's; authorities of
-// which none is valid now. Files are named by the flag that gave them. FailedPrecondition. Blocks
-// on reading. Thread-safe.
+// Reads the files and checks them at the time `now`. Refuses: a file that cannot be read, is not
+// regular or is larger than 1 MiB; a key that others may read or write, or its group may write;
+// truncated or damaged PEM; an encrypted key, and one that is not the first certificate's; a
+// certificate that is not valid yet or has expired, or that is not for servers; authorities of
+// which none is valid now. Files are named by their flags. FailedPrecondition. Blocks on reading.
+// Thread-safe.
 absl::StatusOr<TlsMaterial> LoadTlsMaterial(const TlsFiles& files, absl::Time now);
 
 }  // namespace normd

@@ -13,7 +13,7 @@
 namespace normd {
 namespace {
 
-// What rounding every tensor of a batch up to the device's alignment may add.
+// The most that aligning every tensor of a batch may add.
 constexpr std::int64_t kArenaSlackBytes = std::int64_t{1} << 20;
 
 DeviceBackendOptions ToDeviceOptions(const BackendOptions& options, std::size_t devices) {

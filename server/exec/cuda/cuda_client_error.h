@@ -11,8 +11,8 @@
 
 namespace normd {
 
-// The name and the text of `error`, which does not lose the context and does not stay behind for
-// the next call of this thread.
+// The name and the text of `error`, which must not be sticky; clears it for the next call of this
+// thread.
 inline std::string TakeClientError(cudaError_t error) {
   static_cast<void>(cudaGetLastError());
   return absl::StrCat(cudaGetErrorName(error), ", ", cudaGetErrorString(error));

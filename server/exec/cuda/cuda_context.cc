@@ -71,7 +71,7 @@ absl::Status CudaContext::Initialize() {
 
 absl::Status CudaContext::Check(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return absl::OkStatus();
-  static_cast<void>(cudaGetLastError());  // Clears one that is not sticky.
+  static_cast<void>(cudaGetLastError());  // Clears an error that is not sticky.
   if (IsSticky(error)) usable_.store(false, std::memory_order_relaxed);
   const std::string text =
       absl::StrCat(call, ": ", cudaGetErrorName(error), ", ", cudaGetErrorString(error));
@@ -81,7 +81,7 @@ absl::Status CudaContext::Check(cudaError_t error, const char* call) {
 
 absl::Status CudaContext::Check(const norm::Status& status) {
   if (status.ok()) return absl::OkStatus();
-  // A launch that was refused may be the first that hears of a lost context.
+  // A refused launch may be the first sign of a lost context.
   if (IsSticky(cudaPeekAtLastError())) usable_.store(false, std::memory_order_relaxed);
   static_cast<void>(cudaGetLastError());
   return FromKernel(status);

@@ -1,4 +1,4 @@
-// What a CUDA device, its streams and its memory share.
+// The state that a CUDA device shares with its streams and its memory.
 
 #ifndef NORMD_SERVER_EXEC_CUDA_CUDA_CONTEXT_H_
 #define NORMD_SERVER_EXEC_CUDA_CUDA_CONTEXT_H_
@@ -39,12 +39,12 @@ class CudaContext {
   // it.
   static absl::StatusOr<std::shared_ptr<CudaContext>> Open(int index);
 
-  // Internal with the call's name and the error's, ResourceExhausted for want of memory. Notes an
-  // error after which the device is lost.
+  // Internal with the names of the call and the error; ResourceExhausted if memory is short. Notes
+  // an error after which the device is lost.
   absl::Status Check(cudaError_t error, const char* call);
   absl::Status Check(const norm::Status& status);
 
-  // Makes this the calling thread's device, as the runtime wants before anything else.
+  // Makes this the calling thread's device, which the runtime requires before any other call.
   absl::Status Enter() { return Check(cudaSetDevice(index_), "cudaSetDevice"); }
 
   // A stream that waits for no other.

@@ -1,11 +1,11 @@
-// How many CUDA devices there are.
+// The number of CUDA devices.
 
 #ifndef NORMD_SERVER_EXEC_CUDA_CUDA_DEVICE_COUNT_H_
 #define NORMD_SERVER_EXEC_CUDA_CUDA_DEVICE_COUNT_H_
 
 namespace normd {
 
-// 0 also where there is no driver.
+// 0 also without a driver.
 int CudaDeviceCount();
 
 }  // namespace normd

@@ -13,8 +13,8 @@
 
 namespace normd {
 
-// A pool of CUDA's own and not cudaMalloc: cudaFree waits for everything that runs on the device,
-// and a model's memory goes when a lane has finished its last batch.
+// A pool of CUDA's instead of cudaMalloc: cudaFree waits for everything that runs on the device,
+// and a model's memory is freed when a lane has finished its last batch.
 absl::StatusOr<std::unique_ptr<CudaMemory>> CudaMemory::Create(
     std::shared_ptr<CudaContext> context) {
   auto pool = std::make_shared<Pool>();
@@ -57,7 +57,7 @@ absl::StatusOr<Buffer> CudaMemory::AllocateDevice(std::size_t bytes) {
   });
 }
 
-// The process's own pages and not cudaHostAlloc's, which are small: the threads that copy to and
+// The process's own pages instead of cudaHostAlloc's, which are small: threads that copy to and
 // send from such memory would look up an address for every 4 KiB.
 absl::StatusOr<Buffer> CudaMemory::AllocatePinned(std::size_t bytes) {
   CudaContext& context = *pool_->context;

@@ -13,25 +13,25 @@
 
 namespace normd {
 
-// Thread-safe. Buffers may outlive it; ending one waits for nothing on the device, whose work on it
-// must be done by then.
+// Thread-safe. Buffers may outlive it. Ending a buffer waits for nothing: work on it must be done
+// by then.
 class CudaMemory {
  public:
   static absl::StatusOr<std::unique_ptr<CudaMemory>> Create(std::shared_ptr<CudaContext> context);
 
-  // ResourceExhausted, with what was asked for and what is free. They may wait for the device.
+  // ResourceExhausted, with the requested and the free amount. These may wait for the device.
   absl::StatusOr<Buffer> AllocateDevice(std::size_t bytes);
   absl::StatusOr<Buffer> AllocatePinned(std::size_t bytes);
 
-  // What ended buffers have left is given back first.
+  // Returns the memory of ended buffers first.
   absl::StatusOr<DeviceMemoryInfo> Info();
 
  private:
-  // Of the device's memory; shared with every block of it that is in use.
+  // The device's pool; shared with every block in use.
   struct Pool {
     std::shared_ptr<CudaContext> context;  // shared: as the pool is.
     UniqueMemPool memory;
-    UniqueStream stream;  // On which blocks are taken and given back.
+    UniqueStream stream;  // Blocks are allocated and freed on it.
   };
   explicit CudaMemory(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {}
 

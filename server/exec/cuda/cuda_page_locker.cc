@@ -10,7 +10,7 @@
 namespace normd {
 namespace {
 
-// The context is whole after each of these errors, and none stays behind for the next call of this
+// The context stays usable after each of these errors; clears the error for the next call of this
 // thread.
 absl::Status Refused(cudaError_t error) {
   static_cast<void>(cudaGetLastError());

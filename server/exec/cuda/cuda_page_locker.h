@@ -1,4 +1,4 @@
-// CUDA's page-locking behind the seam of base/page_locker.h.
+// CUDA's implementation of base/page_locker.h.
 
 #ifndef NORMD_SERVER_EXEC_CUDA_CUDA_PAGE_LOCKER_H_
 #define NORMD_SERVER_EXEC_CUDA_CUDA_PAGE_LOCKER_H_

@@ -1,4 +1,4 @@
-// CUDA IPC behind the seam of base/shared_device_memory.h.
+// CUDA IPC as an implementation of base/shared_device_memory.h.
 
 #ifndef NORMD_SERVER_EXEC_CUDA_CUDA_SHARED_MEMORY_H_
 #define NORMD_SERVER_EXEC_CUDA_CUDA_SHARED_MEMORY_H_

@@ -19,7 +19,7 @@
 namespace normd {
 namespace {
 
-// What norm::cuda::WorkspaceBytes may come to.
+// The largest result of norm::cuda::WorkspaceBytes.
 std::size_t WorkspaceFor(std::size_t launch_bytes) {
   return norm::cuda::kWorkspaceBase + launch_bytes / 8;
 }
@@ -51,7 +51,7 @@ class CudaStream final : public DeviceStream {
   absl::StatusOr<Point> AddPoint() override;
   bool IsReached(Point point) override {
     const Point now = std::atomic_ref<Point>(*reached_).load(std::memory_order_acquire);
-    return static_cast<std::int32_t>(now - point) >= 0;  // Also when the numbers wrap.
+    return static_cast<std::int32_t>(now - point) >= 0;  // Also correct when the numbers wrap.
   }
   absl::Status WaitUntil(Point point) override;
   absl::Status Wait() override;
@@ -67,8 +67,8 @@ class CudaStream final : public DeviceStream {
   const std::shared_ptr<CudaContext> context_;  // shared with the device and its other streams
   CudaMemory* memory_ = nullptr;                // The device's.
   Buffer workspace_;
-  Buffer word_;               // Pinned; holds what `reached_` points to.
-  Point* reached_ = nullptr;  // The last point that the device has come to.
+  Buffer word_;               // Pinned; `reached_` points to it.
+  Point* reached_ = nullptr;  // The last point that the device has reached.
   Point last_point_ = 0;
   std::vector<UniqueEvent> events_;
   std::size_t used_events_ = 0;
@@ -88,7 +88,7 @@ absl::Status CudaStream::Initialize(CudaMemory& memory, std::size_t largest_laun
   return TakeWorkspace(WorkspaceFor(largest_launch_bytes));
 }
 
-// What the stream has instead of it, if any, is used by nothing that is enqueued.
+// No enqueued work uses a workspace that this replaces.
 absl::Status CudaStream::TakeWorkspace(std::size_t bytes) {
   absl::StatusOr<Buffer> workspace = memory_->AllocateDevice(bytes);
   if (!workspace.ok()) return workspace.status();
@@ -121,8 +121,8 @@ absl::Status CudaStream::Normalize(const norm::NormSpec& spec, const norm::NormP
   const norm::Status launched =
       norm::cuda::Normalize(spec, params, segments, count, context_->limits(), options);
   if (launched.code() != norm::StatusCode::kOutOfMemory) return context_->Check(launched);
-  // Tensors that lie on the device may be larger than what the lane was made for. It keeps the
-  // workspace for the next ones.
+  // Tensors on the device may be larger than the lane was made for. It keeps the workspace for
+  // later ones.
   const std::size_t wanted = norm::cuda::WorkspaceBytes(spec, segments, count, context_->limits());
   absl::Status status = Wait();
   if (status.ok()) status = TakeWorkspace(wanted);
@@ -186,15 +186,15 @@ Duration CudaStream::Between(Mark first, Mark second) {
       std::chrono::duration<float, std::milli>(milliseconds));
 }
 
-// A word of host memory that the device writes when it comes there: reading it takes no lock of the
-// driver's, which the threads that enqueue need.
+// A word of host memory that the device writes when it gets there: reading it takes no lock of the
+// driver's, which the enqueueing threads need.
 absl::StatusOr<CudaStream::Point> CudaStream::AddPoint() {
   if (absl::Status status = context_->Enter(); !status.ok()) return status;
   const Point point = last_point_ + 1;
   const CUresult result = context_->write_value()(
       stream_.get(), reinterpret_cast<CUdeviceptr>(reached_), point, CU_STREAM_WRITE_VALUE_DEFAULT);
   if (result != CUDA_SUCCESS) {
-    // The runtime knows its name, and whether the context is lost.
+    // The runtime knows the error's name, and whether the context is lost.
     const cudaError_t state = cudaStreamQuery(stream_.get());
     return state != cudaSuccess && state != cudaErrorNotReady
                ? context_->Check(state, "point")
@@ -216,7 +216,7 @@ absl::Status CudaStream::WaitUntil(Point point) {
     }
     std::this_thread::sleep_for(kNap);
     if (now < ask) continue;
-    // What has failed is never reached.
+    // A failed point is never reached.
     if (absl::Status status = context_->Enter(); !status.ok()) return status;
     const cudaError_t state = cudaStreamQuery(stream_.get());
     if (state != cudaErrorNotReady && !IsReached(point)) {

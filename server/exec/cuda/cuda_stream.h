@@ -13,8 +13,8 @@
 
 namespace normd {
 
-// With a workspace for kernels over batches of up to `largest_launch_bytes`; 0: for copies only.
-// It shares what it needs with `context`; `memory` is not needed after the call.
+// Has a workspace for kernels over batches of up to `largest_launch_bytes`; 0: for copies only.
+// Shares `context`; `memory` is not needed after the call.
 absl::StatusOr<std::unique_ptr<DeviceStream>> CreateCudaStream(std::shared_ptr<CudaContext> context,
                                                                CudaMemory& memory,
                                                                std::size_t largest_launch_bytes);

@@ -1,6 +1,6 @@
-// An accelerator as the lanes see it. The seam exists for the tests: DeviceLane, the pinned pool
-// and the model state run over a fake device on machines that have none, faults included. The real
-// one is CudaDevice.
+// The lanes' interface to an accelerator. It exists for the tests: DeviceLane, the pinned pool and
+// the model state run over a fake device, with faults, on machines that have none. The real one is
+// CudaDevice.
 //
 // Memory, streams and marks are owned by RAII objects that must go before their device.
 
@@ -22,33 +22,33 @@
 
 namespace normd {
 
-// A queue of asynchronous work on one device; work runs in the order it was enqueued. Used by one
-// thread. Every enqueueing function returns before the work is done: its memory must live, and its
-// source stay unchanged, until a later mark is reached or Wait returns.
+// A queue of asynchronous work on one device; work runs in the order in which it was enqueued. Used
+// by one thread. Every enqueueing function returns before the work is done: its memory must live,
+// and its source stay unchanged, until a later mark is reached or Wait returns.
 class DeviceStream {
  public:
   using Mark = int;
   using Point = std::uint32_t;
 
-  // Waits for the work that is still enqueued.
+  // Waits for the enqueued work.
   virtual ~DeviceStream() = default;
 
   virtual absl::Status CopyIn(std::byte* device, const std::byte* host, std::size_t bytes) = 0;
   // `host` may be pageable: the call then blocks until the copy is done.
   virtual absl::Status CopyOut(std::byte* host, const std::byte* device, std::size_t bytes) = 0;
   // `params` and the segments' pointers are addressable by the device: kDevice or kPinned memory.
-  // For segments of more bytes than the stream was created for it may take more device memory, and
-  // then waits for what was enqueued; ResourceExhausted where there is none.
+  // For segments of more bytes than the stream was created for it may allocate device memory, after
+  // waiting for the enqueued work; ResourceExhausted if there is none.
   virtual absl::Status Normalize(const norm::NormSpec& spec, const norm::NormParams& params,
                                  const norm::Segment* segments, std::size_t count) = 0;
 
-  // The fused layer. `params` in device memory become `prepared`, of Device::SizesOf;
+  // The fused layer. Turns `params` in device memory into `prepared`, of Device::SizesOf;
   // spec.dtype is ignored.
   virtual absl::Status PrepareLinear(const norm::LinearNormSpec& spec,
                                      const norm::LinearNormParams& params,
                                      MutableBytes prepared) = 0;
-  // `prepared` for spec.precision; `workspace` of Device::SizesOf, which no other call has that
-  // can overlap. Segments as of Normalize.
+  // `prepared` for spec.precision; `workspace` of Device::SizesOf, which no call that can overlap
+  // uses. Segments as in Normalize.
   virtual absl::Status LinearNorm(const norm::LinearNormSpec& spec, ConstBytes prepared,
                                   const norm::LinearNormSegment* segments, std::size_t count,
                                   MutableBytes workspace) = 0;
@@ -56,19 +56,19 @@ class DeviceStream {
   // Enqueues a point in time, for Await and Between. Marks are valid until ClearMarks, which
   // requires that they are reached.
   virtual absl::StatusOr<Mark> AddMark() = 0;
-  // What is enqueued from now on begins after `mark` of `other`, a stream of the same device.
+  // Work enqueued from now on begins after `mark` of `other`, a stream of the same device.
   virtual absl::Status Await(DeviceStream& other, Mark mark) = 0;
-  // Of two marks that are reached.
+  // The time between two marks that have been reached.
   virtual Duration Between(Mark first, Mark second) = 0;
   virtual void ClearMarks() = 0;
 
-  // Enqueues a point that the host can wait for at little cost; valid as long as the stream.
+  // Enqueues a point for which the host can wait at little cost; valid as long as the stream.
   virtual absl::StatusOr<Point> AddPoint() = 0;
-  // Whether it is reached by now. Costs next to nothing.
+  // Whether it has been reached. Very cheap.
   virtual bool IsReached(Point point) = 0;
-  // Returns when it is reached, with the first error of what was enqueued before.
+  // Returns when it is reached, with the first error of the work enqueued before.
   virtual absl::Status WaitUntil(Point point) = 0;
-  // Returns when nothing that was enqueued runs any more, whatever happens, with the first error.
+  // Returns when no enqueued work runs any more, in any case, with the first error.
   virtual absl::Status Wait() = 0;
 };
 
@@ -77,7 +77,7 @@ struct DeviceMemoryInfo {
   std::int64_t total_bytes = 0;
 };
 
-// What a fused layer takes on a device, in bytes.
+// A fused layer's memory on a device, in bytes.
 struct LinearSizes {
   std::size_t prepared = 0;   // Its weights and bias in the form of spec.precision.
   std::size_t workspace = 0;  // Enough for any batch.
@@ -89,14 +89,14 @@ class Device {
   virtual ~Device() = default;
 
   virtual const std::string& name() const = 0;  // "cuda:0"
-  virtual int ordinal() const = 0;              // As MemoryPlace counts devices.
+  virtual int ordinal() const = 0;              // As MemoryPlace numbers devices.
   virtual std::string description() const = 0;  // For the log: the product's name, its memory.
 
-  // kDevice or kPinned. At start and at model load, never on the request path. Aligned to 256
-  // bytes. ResourceExhausted, with what was asked for and what is free.
+  // Allocates kDevice or kPinned memory, at start and at model load, never on the request path.
+  // Aligned to 256 bytes. ResourceExhausted, with the requested and the free amount.
   virtual absl::StatusOr<Buffer> Allocate(MemoryKind kind, std::size_t bytes) = 0;
-  // Likewise. With what Normalize needs for batches of up to `largest_launch_bytes`; 0: it takes
-  // copies, and fused layers, which bring their own.
+  // Likewise. Includes Normalize's memory for batches of up to `largest_launch_bytes`; 0: for
+  // copies, and fused layers, which bring their own memory.
   virtual absl::StatusOr<std::unique_ptr<DeviceStream>> CreateStream(
       std::size_t largest_launch_bytes) = 0;
   virtual absl::StatusOr<DeviceMemoryInfo> MemoryInfo() = 0;

@@ -10,8 +10,8 @@
 namespace normd {
 namespace {
 
-// A request that runs inline has staging for all of its chunks: one is gathered while the one
-// before it is copied, and none is waited for.
+// A request that runs inline has staging for all of its chunks: one is gathered while the previous
+// one is copied, and none is waited for.
 constexpr std::size_t kInlineChunkBytes = std::size_t{256} << 10;
 constexpr std::size_t kLeastChunkBytes = std::size_t{64} << 10;
 constexpr std::size_t kInlineSlackBytes = std::size_t{64} << 10;
@@ -93,7 +93,7 @@ absl::Status DeviceBackend::AddDevice(std::unique_ptr<Device> owned,
   return absl::OkStatus();
 }
 
-// A device of their own in the metrics: whether they have time left says nothing about the lanes.
+// A separate device in the metrics: their spare time says nothing about the lanes.
 absl::Status DeviceBackend::AddInlineLanes(Device& device, const DeviceBackendOptions& options,
                                            Metrics& metrics, const Clock& clock) {
   DeviceLaneOptions lane_options = options.lane;

@@ -1,4 +1,4 @@
-// The backend over accelerators: several lanes on each device, one pinned pool a device, each
+// The backend over accelerators: several lanes on each device, one pinned pool per device, and each
 // model's parameters on all of them.
 
 #ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_BACKEND_H_
@@ -24,8 +24,8 @@
 
 namespace normd {
 
-// What suits lanes when so many devices share one host: with several, what is staged must stay in
-// the caches, because host memory cannot carry it beside the tensors themselves.
+// The lane options for this many devices on one host. With several, staged bytes must stay in the
+// caches, because host memory cannot carry them beside the tensors themselves.
 DeviceLaneOptions LaneOptionsFor(std::size_t devices);
 // Divides `bytes` of pinned memory into the lane's chunks, each of at least 64 KiB.
 void SetStagingBytes(std::int64_t bytes, DeviceLaneOptions& options);
@@ -40,8 +40,8 @@ struct DeviceBackendOptions {
   std::int64_t max_staged_bytes = 0;
   std::size_t pool_bytes = std::size_t{512} << 20;  // Pinned, for responses; of each device.
   DeviceLaneOptions lane;
-  // Whether requests may name memory of the devices. With several devices each has so many more
-  // lanes for what lies on it and is taken by a lane of another.
+  // Whether requests may name device memory. With several devices each then has as many additional
+  // lanes, for tensors that lie on it but are taken by a lane of another.
   bool shared_memory = false;
   int routed_lanes_per_device = 2;
 };
@@ -49,7 +49,7 @@ struct DeviceBackendOptions {
 // Thread-safe after Create. Destroyed after its lanes and after every model that it prepared.
 class DeviceBackend final : public Backend {
  public:
-  // Takes every pool and lane memory now: ResourceExhausted, with the numbers, when it does not
+  // Allocates every pool and lane memory now: ResourceExhausted, with the numbers, when it does not
   // fit. `metrics` and `clock` outlive it.
   static absl::StatusOr<std::unique_ptr<DeviceBackend>> Create(
       std::vector<std::unique_ptr<Device>> devices, const DeviceBackendOptions& options,
@@ -57,13 +57,13 @@ class DeviceBackend final : public Backend {
   ~DeviceBackend() override;
 
   absl::StatusOr<std::unique_ptr<BackendState>> Prepare(const Model& model) override;
-  // Once each.
+  // Call each once.
   std::vector<std::unique_ptr<Lane>> MakeLanes() override;
   std::vector<std::unique_ptr<Lane>> MakeInlineLanes() override;
   InputStager* stager() override { return stager_.get(); }
   SharedDeviceMemory* shared_device_memory() override { return shared_memory_.get(); }
   PageLocker* page_locker() override { return page_locker_.get(); }
-  // All before the lanes run.
+  // Call all before the lanes run.
   void SetSharedMemory(std::unique_ptr<SharedDeviceMemory> memory) {
     shared_memory_ = std::move(memory);
   }
@@ -80,7 +80,7 @@ class DeviceBackend final : public Backend {
                               const Clock& clock);
   std::vector<std::unique_ptr<Lane>> Routed(std::vector<std::unique_ptr<Lane>> lanes) const;
 
-  int lanes_per_device_ = 0;  // For whose batches a model has workspaces.
+  int lanes_per_device_ = 0;  // A model has workspaces for the batches of these.
   std::unique_ptr<SharedDeviceMemory> shared_memory_;
   std::unique_ptr<PageLocker> page_locker_;
   std::vector<std::unique_ptr<Device>> devices_;
@@ -90,7 +90,7 @@ class DeviceBackend final : public Backend {
   LanePools routes_;  // Empty with one device.
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::unique_ptr<Lane>> inline_lanes_;
-  std::vector<std::shared_ptr<void>> watches_;  // Destroyed before what they read.
+  std::vector<std::shared_ptr<void>> watches_;  // Destroyed before the objects that they read.
 };
 
 }  // namespace normd

@@ -17,8 +17,8 @@
 namespace normd {
 namespace {
 
-// Where a request's result goes when no pinned block is free: the copy out is slower, but no
-// request waits for a client that does not read.
+// A result's memory when no pinned block is free: the copy out is slower, but no request waits for
+// a client that does not read.
 std::optional<Buffer> TakePageable(std::size_t bytes) {
   constexpr std::align_val_t kAlignment{DeviceWave::kAlignment};
   auto* data =
@@ -142,7 +142,7 @@ absl::Status DeviceLane::ExecuteLive(Batch& batch, const BatchInfo& info) {
     if (!status.ok()) {
       status = absl::Status(status.code(), absl::StrCat(name_, ": ", status.message()));
     }
-    // Any other error is the batch's own: it was refused, and the device is as before.
+    // Any other error is the batch's own: it was refused, and the device is unchanged.
     const bool device_failed = absl::IsInternal(status) || !device_.usable();
     if (device_failed) SetRetryAfter(Duration(0), status);
     End(wave, status, info);
@@ -180,7 +180,7 @@ std::size_t DeviceLane::FillWave(Batch& batch, std::size_t next, DeviceWave& wav
       Fail(std::move(item.request), std::move(status));
       continue;
     }
-    // What lies on the device is one launch: it waits for no copies and is not cut into pieces.
+    // Tensors on the device are one launch: it waits for no copies and is not cut into pieces.
     const bool is_alone = !wave.items.empty() && !IsSmall(batch) &&
                           wave.items.front().all_on_device != item.all_on_device;
     if (is_alone || wave.arena_bytes + item.arena_bytes > arena_.size()) {
@@ -224,8 +224,8 @@ absl::Status DeviceLane::TakeOutput(const DeviceProgram& program, DeviceWave::It
   return absl::OkStatus();
 }
 
-// Where the kernels may overwrite a staged input, the device writes to where the receiving thread
-// wrote, and half as much memory passes through the caches.
+// If the kernels may overwrite a staged input, the device writes where the receiving thread wrote,
+// and half as much memory passes through the caches.
 std::optional<Buffer> DeviceLane::TakeBlock(const DeviceProgram& program, Request& request,
                                             std::size_t index) {
   const bool overwrites = request.inputs.size() == 1 && program.overwrites()[index] == 0;
@@ -249,8 +249,8 @@ absl::Status DeviceLane::Run(const Batch& batch, DeviceWave& wave) {
   return mapped ? RunMapped(batch, wave) : RunPieces(batch, wave);
 }
 
-// Whether the batch is small, and the kernels can address every tensor: the host gathers inputs to
-// memory that it can write itself, a chunk or the output that overwrites them.
+// Whether the batch is small, and the kernels can address every tensor: the host gathers inputs
+// into memory that it can write itself, a chunk or the output that overwrites them.
 bool DeviceLane::IsMapped(const DeviceWave& wave) const {
   if (wave.link_bytes > options_.mapped_bytes || wave.front_bytes > staging_->chunk_bytes()) {
     return false;
@@ -316,7 +316,7 @@ absl::Status DeviceLane::ComputeMapped(const Batch& batch, absl::Span<const Devi
     static_cast<void>(Drain());
     return status;
   }
-  // Marks around the kernels would cost more than what they would leave out.
+  // Marks around the kernels would cost more than they would leave out.
   wave.times[Stage::kCompute] = clock_.Now() - begin;
   // The kernels read and write each byte once, over the link unless it is on the device.
   for (const DeviceWave::Item& item : wave.items) {
@@ -392,7 +392,7 @@ absl::Status DeviceLane::CopySegmentIn(DeviceWave::Item& item, const PieceSegmen
     std::byte* const target = arena_.data() + input.offset + offset;
     to.inputs.push_back(target);
     absl::Status status = CopyIn(input, offset, target, from.BytesOf(input.bytes));
-    // Between the parts of several tensors lie other parts of them, in work already.
+    // Between the parts of several tensors lie other parts of them, already in work.
     if (status.ok() && item.places > 1 && from.count < from.units) status = staging_->Send(*in_);
     if (!status.ok()) return status;
   }

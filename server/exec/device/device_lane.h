@@ -10,13 +10,13 @@
 // overwrite them, or into a chunk of staging, and the kernels read and write through the link, with
 // no copies to enqueue and one wait.
 //
-// Tensors in pinned memory, or in the device's own, are read and written where they lie: requests
-// with all of theirs on the device are one launch, of any size. The block of a staged input is the
-// response's, where the kernels may overwrite the input.
+// Tensors in pinned memory, or in the device's own, are read and written in place: requests with
+// all tensors on the device are one launch, of any size. The response uses the block of a staged
+// input if the kernels may overwrite the input.
 //
-// Errors: what goes wrong ends this batch with INTERNAL and retires the lane; when the device is no
-// longer usable its other lanes retire at their next batch. Such an INTERNAL says that another
-// attempt may succeed at once (base/retry_after.h): on another lane, or of another server.
+// Errors end this batch with INTERNAL and retire the lane; when the device is no longer usable its
+// other lanes retire at their next batch. Such an INTERNAL says that another attempt may succeed at
+// once (base/retry_after.h): on another lane, or on another server.
 
 #ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_LANE_H_
 #define NORMD_SERVER_EXEC_DEVICE_DEVICE_LANE_H_
@@ -46,8 +46,9 @@ struct DeviceLaneOptions {
   std::size_t device_index = 0;                     // See DeviceSite.
   int lane_index = 0;                               // Likewise.
   std::string name;                                 // Empty: the device's and the index.
-  std::size_t arena_bytes = std::size_t{80} << 20;  // Device memory; bounds what is in flight.
-  std::size_t chunk_bytes = std::size_t{4} << 20;   // Of pinned staging; one gather, one copy in.
+  std::size_t arena_bytes = std::size_t{80} << 20;  // Device memory; bounds the bytes in flight.
+  // A chunk of pinned staging; one gather, one copy in.
+  std::size_t chunk_bytes = std::size_t{4} << 20;
   int chunks = 4;
   std::size_t piece_bytes = std::size_t{16} << 20;  // Target of a piece.
   bool overlap = true;  // Three streams; false: one, for lanes whose batches are small.
@@ -56,7 +57,7 @@ struct DeviceLaneOptions {
 
 class DeviceLane final : public Lane {
  public:
-  // Takes all its memory now. `device`, `pool`, `metrics` and `clock` outlive it.
+  // Allocates all its memory now. `device`, `pool`, `metrics` and `clock` outlive it.
   static absl::StatusOr<std::unique_ptr<DeviceLane>> Create(Device& device, PinnedPool& pool,
                                                             LaneMetrics& metrics,
                                                             const Clock& clock,
@@ -82,15 +83,16 @@ class DeviceLane final : public Lane {
 
   absl::Status ExecuteLive(Batch& batch, const BatchInfo& info);
   void End(DeviceWave& wave, const absl::Status& status, const BatchInfo& info);
-  // Moves requests from `next` on into the wave while the arena has room; returns the first left.
+  // Moves requests from `next` on into the wave while the arena has room; returns the first
+  // remaining one.
   std::size_t FillWave(Batch& batch, std::size_t next, DeviceWave& wave);
-  // Sees that every output has memory to go to; a request for which there is none fails.
+  // Gives every output memory; a request for which there is none fails.
   void TakeOutputs(const DeviceProgram& program, DeviceWave& wave);
   absl::Status TakeOutput(const DeviceProgram& program, DeviceWave::Item& item, std::size_t index);
   // A pinned block for the result; nullopt when none is free.
   std::optional<Buffer> TakeBlock(const DeviceProgram& program, Request& request,
                                   std::size_t index);
-  // Gives a lent block back to the pool, for a copy in ordinary memory if there is any.
+  // Returns a lent block to the pool, in exchange for a copy in ordinary memory if there is any.
   void ReturnLent(Request& request, DeviceWave::Output& output);
   absl::Status Run(const Batch& batch, DeviceWave& wave);
   bool IsMapped(const DeviceWave& wave) const;
@@ -99,8 +101,8 @@ class DeviceLane final : public Lane {
   }
 
   absl::Status RunMapped(const Batch& batch, DeviceWave& wave);
-  // An input where the device can read it: where it lies, or gathered to its output's memory or to
-  // `chunk`, which then moves on.
+  // An input in memory that the device can read: in place, or gathered to its output's memory or to
+  // `chunk`, which then advances.
   static const std::byte* MappedInput(const DeviceWave::Item& item, std::size_t index,
                                       std::byte*& chunk);
   // Runs the segments, on memory that both sides address.
@@ -110,7 +112,7 @@ class DeviceLane final : public Lane {
   absl::Status RunPieces(const Batch& batch, DeviceWave& wave);
   absl::Status EnqueuePiece(const Batch& batch, DeviceWave& wave, const Piece& piece,
                             PieceMarks& marks);
-  // The segment on the device, with its inputs on their way there.
+  // The segment on the device, with the copies of its inputs enqueued.
   absl::Status CopySegmentIn(DeviceWave::Item& item, const PieceSegment& from, DeviceSegment& to);
   absl::Status CopyIn(DeviceWave::Input& input, std::size_t offset, std::byte* target,
                       std::size_t bytes);
@@ -118,12 +120,12 @@ class DeviceLane final : public Lane {
   absl::Status Launch(const Batch& batch, absl::Span<const DeviceSegment> segments);
 
   static absl::Status AddMark(DeviceStream& stream, DeviceStream::Mark& target);
-  // The next stage of a piece: `next` goes on from there when `stream` has come so far.
+  // Passes a piece to its next stage: `next` continues when `stream` has got there.
   static absl::Status Pass(DeviceStream& stream, DeviceStream::Mark& end, DeviceStream& next,
                            DeviceStream::Mark& begin);
   // Waits for all streams and takes the times between their marks, if `status` is OK.
   absl::Status Finish(DeviceWave& wave, absl::Span<const PieceMarks> marks, absl::Status status);
-  // Waits for all streams, whatever happens, so that no memory is given back in use.
+  // Waits for all streams, in any case, so that no memory is returned while in use.
   absl::Status Drain();
 
   Device& device_;
@@ -138,7 +140,7 @@ class DeviceLane final : public Lane {
   std::unique_ptr<Staging> staging_;
   // Destroyed first: their destructors wait for work that uses the memory above.
   std::vector<std::unique_ptr<DeviceStream>> streams_;
-  DeviceStream* in_ = nullptr;  // Of `streams_`, as are these:
+  DeviceStream* in_ = nullptr;  // One of `streams_`, as are these:
   DeviceStream* compute_ = nullptr;
   DeviceStream* out_ = nullptr;
 };

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kWeightAlignment = 256;
 
-// The next part of a block that has `total` bytes so far.
+// Appends a part to a block that has `total` bytes so far, and returns its place.
 std::size_t Place(std::size_t bytes, std::size_t& total) {
   const std::size_t begin = total;
   total += (bytes + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment;
@@ -79,7 +79,7 @@ absl::StatusOr<DeviceLinearNorm::Copy> DeviceLinearNorm::UploadTo(const LinearNo
         With(spec, i), params,
         MutableBytes(copy.data + copy.block.prepared_offset[i], copy.block.prepared_bytes[i]));
   }
-  // Also after an error: what was enqueued reads the memory.
+  // Also after an error: enqueued work reads the memory.
   const absl::Status done = stream.Wait();
   if (status.ok()) status = done;
   if (!status.ok()) return status;

@@ -20,23 +20,23 @@ namespace normd {
 
 inline constexpr std::size_t kPrecisionCount = 4;
 
-// Where a layer's parts lie in its block of a device's memory; offsets and sizes in bytes.
+// The layout of a layer's block of device memory; offsets and sizes in bytes.
 struct LinearBlock {
   std::array<std::size_t, kPrecisionCount> prepared_offset{};  // In the order of norm::Precision.
   std::array<std::size_t, kPrecisionCount> prepared_bytes{};
-  std::size_t workspace_offset = 0;  // Of the first lane's; the others' follow.
-  std::size_t workspace_bytes = 0;   // Of one lane.
+  std::size_t workspace_offset = 0;  // For the first lane; the others' follow.
+  std::size_t workspace_bytes = 0;   // Per lane.
   std::size_t bytes = 0;
 };
-// Of what `device` says of each precision. Pure.
+// The block for `device`'s sizes of each precision. Pure.
 LinearBlock MakeLinearBlock(const norm::LinearNormSpec& spec, const Device& device, int lanes);
 
-// A request may ask for any precision, so the weights are there in the form of each; and because
-// nothing is allocated on the way of a request, so is a workspace for each lane.
+// A request may ask for any precision, so the weights are present in every form. Because nothing is
+// allocated for a request, so is a workspace for each lane.
 class DeviceLinearNorm final : public DeviceProgram {
  public:
   // Uploads and prepares the weights on every device; blocks until they are there. For a while a
-  // device also holds them as they are in the file. `program` is the model's that will own this.
+  // device also holds them in the file's form. The model that owns `program` will own this.
   // ResourceExhausted, with the numbers, when one of the devices has no room.
   static absl::StatusOr<std::unique_ptr<DeviceLinearNorm>> Upload(const LinearNormProgram& program,
                                                                   absl::Span<Device* const> devices,
@@ -44,7 +44,7 @@ class DeviceLinearNorm final : public DeviceProgram {
 
   // The output may take the place of y.
   absl::Span<const int> overwrites() const override;
-  // The product wants all samples in one launch.
+  // The product is best with all samples in one launch.
   bool gains_from_pieces() const override { return false; }
   // One launch for each precision that the segments ask for.
   absl::Status Launch(const DeviceSite& site, norm::DType dtype,

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kParameterAlignment = 256;
 
-// A parameter, and its elements.
+// A parameter and its number of elements.
 struct Sized {
   norm::ParamVector* param;
   std::int64_t elements;

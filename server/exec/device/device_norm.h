@@ -16,9 +16,9 @@ namespace normd {
 
 class DeviceNorm final : public DeviceProgram {
  public:
-  // Uploads the parameters to every device, in one block each; blocks until they are there.
-  // `program` is the model's that will own this. ResourceExhausted, with the numbers, when one of
-  // the devices has no room.
+  // Uploads the parameters to every device, in one block each; blocks until they are there. The
+  // model that owns `program` will own this. ResourceExhausted, with the numbers, when one of the
+  // devices has no room.
   static absl::StatusOr<std::unique_ptr<DeviceNorm>> Upload(const NormProgram& program,
                                                             absl::Span<Device* const> devices);
 

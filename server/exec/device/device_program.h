@@ -1,6 +1,6 @@
-// What a lane on a device computes for one model: an implementation of one of the kernels'
-// contracts, with the model's parameters on every device. Each contract has a pair of files that
-// derive from the class here.
+// A device lane's computation for one model: an implementation of one of the kernels' contracts,
+// with the model's parameters on every device. Each contract has a pair of files that derive from
+// the class here.
 
 #ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_PROGRAM_H_
 #define NORMD_SERVER_EXEC_DEVICE_DEVICE_PROGRAM_H_
@@ -16,8 +16,8 @@
 
 namespace normd {
 
-// A run of whole samples or rows, and where each of its tensors lies; all of it is memory that the
-// device addresses.
+// A run of whole samples or rows, and the places of its tensors in memory that the device
+// addresses.
 struct DeviceSegment {
   absl::InlinedVector<const std::byte*, kInlinedInputs> inputs;
   absl::InlinedVector<std::int64_t, kInlinedInputs> input_bytes;
@@ -29,11 +29,11 @@ struct DeviceSegment {
   norm::RunSizes spatial_runs = {};
 };
 
-// Where a launch takes place.
+// The device and lane of a launch.
 struct DeviceSite {
   DeviceStream& stream;
-  std::size_t device = 0;  // Into the devices of the backend.
-  int lane = 0;            // Of that device; each of them has one launch in work at most.
+  std::size_t device = 0;  // Index into the backend's devices.
+  int lane = 0;            // A lane of that device; each has at most one launch in work.
 };
 
 // Immutable. Owned by its Model, and so freed when the last batch that uses the model has ended.
@@ -41,16 +41,16 @@ class DeviceProgram : public BackendState {
  public:
   static constexpr int kNone = -1;
 
-  // For each output, the input whose place in memory it may take exactly, or kNone. That input has
-  // the output's size. A lane then keeps one place for both.
+  // For each output, the input that it may replace exactly, or kNone. That input has the output's
+  // size. A lane then keeps one place for both.
   virtual absl::Span<const int> overwrites() const = 0;
 
   // Whether a large batch gains from being cut, by Model::cut, into pieces that are copied and
-  // computed one behind the other.
+  // computed one after another.
   virtual bool gains_from_pieces() const = 0;
 
-  // Enqueues the computation of the segments, of tensors whose first inputs have `dtype`. An output
-  // either takes the place of the input that it may overwrite or overlaps none.
+  // Enqueues the computation of the segments, whose tensors' first inputs have `dtype`. An output
+  // either replaces the input that it may overwrite or overlaps none.
   virtual absl::Status Launch(const DeviceSite& site, norm::DType dtype,
                               absl::Span<const DeviceSegment> segments) const = 0;
 };

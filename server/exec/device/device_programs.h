@@ -1,4 +1,4 @@
-// The implementation on devices of every kernel contract.
+// The device implementations of all kernel contracts.
 
 #ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_PROGRAMS_H_
 #define NORMD_SERVER_EXEC_DEVICE_DEVICE_PROGRAMS_H_

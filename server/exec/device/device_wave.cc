@@ -32,7 +32,7 @@ DeviceWave::Item::Item(std::unique_ptr<Request> request_in, absl::Span<const int
     if (overwrites[o] < 0) continue;
     inputs[static_cast<std::size_t>(overwrites[o])].overwritten_by = static_cast<int>(o);
   }
-  // In the order in which inputs are copied: what is copied together may cover the gaps between.
+  // In the order in which inputs are copied: copies that are joined may cover the gaps between.
   for (Input& input : inputs) {
     if (!input.on_device) input.offset = Place(input.bytes);
     if (input.there == nullptr && !IsOverwritten(input)) front_bytes += RoundUp(input.bytes);

@@ -1,4 +1,4 @@
-// Cuts a batch that lies in device memory into pieces of whole rows that copy in, compute and copy
+// Cuts a batch in device memory into pieces of whole rows that are copied in, computed and copied
 // out on their own, so that a large batch overlaps with itself. Pure.
 
 #ifndef NORMD_SERVER_EXEC_DEVICE_PIECES_H_
@@ -24,7 +24,7 @@ struct PieceSegment {
   std::int64_t spatial = 1;
   norm::RunSizes spatial_runs = {};
 
-  // Where the run begins in a tensor of the request that has `tensor_bytes`, and its part of them.
+  // The run's beginning and its part in a tensor of the request with `tensor_bytes`.
   std::size_t OffsetIn(std::size_t tensor_bytes) const {
     return tensor_bytes / static_cast<std::size_t>(units) * static_cast<std::size_t>(first);
   }
@@ -38,14 +38,14 @@ struct PieceSegment {
 struct Piece {
   std::vector<PieceSegment> segments;
   ChannelRange channels{};
-  std::int64_t bytes = 0;  // Of the inputs or of the outputs, whichever are more.
+  std::int64_t bytes = 0;  // Bytes of the inputs or of the outputs, whichever are more.
 };
 
 // Pieces of about `target_bytes`, in order; together they cover every byte of every request once.
-// Small requests share a piece; a tensor is cut between samples and, by CutRule::At::kRow, samples
-// larger than the target also between rows. A row is never cut, so a piece may be larger than the
-// target. Requests without elements appear in no piece; one that is itself a part of a sample
-// shares its pieces with none.
+// Small requests share a piece; a tensor is cut between samples and, with CutRule::At::kRow,
+// samples larger than the target also between rows. A row is never cut, so a piece may be larger
+// than the target. Requests without elements appear in no piece; a request that is itself a part of
+// a sample shares its pieces with none.
 std::vector<Piece> CutIntoPieces(const CutRule& cut, absl::Span<const Geometry> requests,
                                  std::int64_t target_bytes);
 

@@ -1,5 +1,5 @@
-// Pinned memory for responses, taken once at start. A response leaves the server from the block
-// that the device wrote it to; the block comes back when the transport has sent it.
+// Pinned memory for responses, allocated once at start. A response leaves the server from the block
+// to which the device wrote it; the block returns when the transport has sent it.
 
 #ifndef NORMD_SERVER_EXEC_DEVICE_PINNED_POOL_H_
 #define NORMD_SERVER_EXEC_DEVICE_PINNED_POOL_H_
@@ -27,15 +27,15 @@ class PinnedPool {
   std::optional<Buffer> Take(std::size_t bytes);
 
   PoolUse use() const;
-  // Whether so much is taken that what leaves the server should leave the pool as well: the rest is
-  // for work in progress, which readers that do not read must not stop.
+  // Whether responses should leave the pool before they leave the server, because too much is
+  // taken: the rest is for work in progress, which clients that do not read must not stop.
   bool IsScarce() const;
 
  private:
   class State;
   explicit PinnedPool(std::shared_ptr<State> state);
 
-  // shared: each block in a response's hands keeps the memory.
+  // shared: each block of a response keeps the memory.
   std::shared_ptr<State> state_;
 };
 

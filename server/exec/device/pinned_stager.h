@@ -15,13 +15,13 @@ namespace normd {
 // Thread-safe.
 class PinnedStager final : public InputStager {
  public:
-  // Requests whose inputs have more than `min_bytes` and at most `max_bytes`. `pool` and `clock`
-  // outlive it.
+  // Stages requests whose inputs have more than `min_bytes` and at most `max_bytes`. `pool` and
+  // `clock` outlive it.
   PinnedStager(PinnedPool& pool, const Clock& clock, std::int64_t min_bytes, std::int64_t max_bytes)
       : pool_(pool), clock_(clock), min_bytes_(min_bytes), max_bytes_(max_bytes) {}
 
-  // Leaves alone also requests with an input outside of host memory, and what finds no room in the
-  // pool, or less than a quarter of it: responses need it more.
+  // Also leaves alone requests with an input outside host memory, and those for which the pool has
+  // no room, or less than a quarter left: responses need it more.
   void Stage(Request& request) override;
 
  private:

@@ -8,7 +8,7 @@
 namespace normd {
 namespace {
 
-// The device whose memory the request names; -1: none. Those of one request are all of one.
+// The device whose memory the request names; -1: none. A request names only one device.
 int DeviceOf(const Request& request) {
   for (const InputMemory& input : request.inputs) {
     if (!input.place.OnHost()) return input.place.device;

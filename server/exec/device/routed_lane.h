@@ -1,5 +1,5 @@
 // Several devices, and requests that name memory of one of them: a batch may hold requests of any,
-// and whichever lane takes it sees that each is computed on the device where its tensors lie.
+// and the lane that takes it lets each be computed on the device of its tensors.
 
 #ifndef NORMD_SERVER_EXEC_DEVICE_ROUTED_LANE_H_
 #define NORMD_SERVER_EXEC_DEVICE_ROUTED_LANE_H_
@@ -15,14 +15,14 @@
 
 namespace normd {
 
-// Lanes of one device without threads of their own, for batches that lanes of other devices bring.
+// Lanes of one device without threads of their own, for batches from lanes of other devices.
 // Thread-safe.
 class LanePool {
  public:
   explicit LanePool(std::vector<std::unique_ptr<Lane>> lanes);
 
-  // Waits for a free lane and computes the batch on it. A lane that fails is used no more; when
-  // there is none left, the requests end with INTERNAL, to be tried elsewhere.
+  // Waits for a free lane and computes the batch on it. A failed lane is not used again; when none
+  // is left, the requests end with INTERNAL, so that they are tried elsewhere.
   void Execute(std::unique_ptr<Batch> batch);
 
  private:
@@ -35,8 +35,8 @@ class LanePool {
 
 using LanePools = std::map<int, std::unique_ptr<LanePool>>;  // By device.
 
-// A lane of one device, that has the pools of the others compute what lies there. A fault of
-// another device ends the requests there alone.
+// A lane of one device that passes work on other devices to their pools. A fault of another device
+// only ends the requests there.
 class RoutedLane final : public Lane {
  public:
   // `pools` outlive it.

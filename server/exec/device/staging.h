@@ -1,4 +1,4 @@
-// Pinned memory through which the slices of requests travel to a device.
+// Pinned memory that carries the slices of requests to a device.
 
 #ifndef NORMD_SERVER_EXEC_DEVICE_STAGING_H_
 #define NORMD_SERVER_EXEC_DEVICE_STAGING_H_
@@ -16,10 +16,10 @@
 
 namespace normd {
 
-// Some chunks: one is filled by the host while others are copied, no more of them than the copies
-// take, so that what is filled next is likely in the caches. What lies close together on
-// the device shares a chunk, and so one copy; the gaps between travel along, so no copy may be
-// overtaken by a write of the device into a gap. Used by one thread.
+// Some chunks: the host fills one while others are copied. There are no more than the copies need,
+// so that the next one to fill is likely in the caches. Tensors that are close together on the
+// device share a chunk, and so one copy; the gaps between are copied too, so a device write into a
+// gap must not overtake a copy. Used by one thread.
 class Staging {
  public:
   // Takes `chunks` times `chunk_bytes` of pinned memory from `device`, which outlives it, as
@@ -27,24 +27,24 @@ class Staging {
   static absl::StatusOr<std::unique_ptr<Staging>> Create(Device& device, const Clock& clock,
                                                          std::size_t chunk_bytes, int chunks);
 
-  // Copies the next `bytes` of `source` into chunks, and enqueues on `stream` the copy of each that
-  // is full to `target` in device memory. May wait for a chunk. Until Send, the next call has the
-  // same stream and a `target` behind this one's bytes.
+  // Copies the next `bytes` of `source` into chunks, and enqueues on `stream` the copy of each full
+  // one to `target` in device memory. May wait for a chunk. Until Send, the next call has the same
+  // stream and a `target` after this one's bytes.
   absl::Status Gather(SliceReader& source, std::byte* target, std::size_t bytes,
                       DeviceStream& stream);
   // Enqueues the copy of the chunk that is not full yet.
   absl::Status Send(DeviceStream& stream);
 
-  // A chunk's memory, to be used as such while no copy is under way.
+  // A chunk's memory, for use while no copy is in progress.
   std::byte* idle_chunk() { return chunks_.front().memory.data(); }
   std::size_t chunk_bytes() const { return chunk_bytes_; }
 
   // Since the last Reset.
   Duration gather_time() const { return gather_time_; }
   std::size_t copied_bytes() const { return copied_bytes_; }
-  // What was copied past the chunks.
+  // Counts bytes copied without the chunks.
   void AddCopied(std::size_t bytes) { copied_bytes_ += bytes; }
-  // When every stream is drained.
+  // Call when every stream is drained.
   void Reset();
 
  private:
@@ -63,7 +63,7 @@ class Staging {
 
   Staging(Device& device, const Clock& clock, std::size_t chunk_bytes)
       : device_(device), clock_(clock), chunk_bytes_(chunk_bytes) {}
-  // The chunk whose copy is the latest that is done, or a fresh one, or the oldest, after waiting.
+  // The chunk whose copy finished last, or a fresh one, or the oldest, after waiting.
   absl::StatusOr<Chunk*> NextChunk();
 
   Device& device_;

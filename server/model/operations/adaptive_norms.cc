@@ -7,7 +7,7 @@
 namespace normd {
 namespace {
 
-// Tables of more styles than this are no tables of styles.
+// Larger tables are assumed to be errors.
 constexpr std::int64_t kMaxStyles = std::int64_t{1} << 20;
 
 // Scale and shift are inputs. Parameters come before them.

@@ -36,7 +36,7 @@ NormCase OverPositions(NormCase norm, absl::Span<const std::int64_t> normalized,
   return norm;
 }
 
-// With `normalized` at the axes.
+// The pattern with `normalized` at the axes.
 ShapePattern PatternOf(absl::Span<const std::int64_t> normalized, const std::vector<int>& axes) {
   const bool from_end = axes.front() < 0;
   ShapePattern pattern;
@@ -77,7 +77,7 @@ absl::Status AxesNorm::Divide(const Shape& x, Geometry& geometry) const {
   runs.fill(1);
   std::size_t run = 0;
   std::size_t next = 0;
-  // Dimensions that count samples may be 0: the first, or all in front that have no number.
+  // Dimensions that count samples may be 0: the first, or all unnumbered ones in front.
   const int counting = axes_.front() < 0 ? first : 1;
   for (int i = 0; i < x.rank(); ++i) {
     const bool normalized = next < axes_.size() && i == AxisIn(x, next);
@@ -109,7 +109,7 @@ NormOperation::Dims AxesNorm::RowDims(const Shape& x) const {
 absl::StatusOr<std::vector<int>> CheckAxes(absl::string_view operation,
                                            absl::Span<const std::int64_t> axes,
                                            absl::Span<const std::int64_t> normalized) {
-  constexpr std::int64_t kMaxAxis = 64;  // No shape has as many dimensions.
+  constexpr std::int64_t kMaxAxis = 64;  // No shape has that many dimensions.
   if (axes.empty()) return std::vector<int>();
   const std::string field = absl::StrCat(operation, ".axes");
   const auto all = [&] { return absl::StrCat("[", absl::StrJoin(axes, ", "), "]"); };

@@ -12,9 +12,9 @@
 
 namespace normd {
 
-// Tensors whose dimensions `axes` have the normalized shape, in its order: each index of the others
-// has a row. The dimensions before the first axis count samples. Each parameter has the normalized
-// shape.
+// Tensors whose dimensions `axes` have the normalized shape, in its order: each index of the other
+// dimensions has a row. The dimensions before the first axis count samples. Each parameter has the
+// normalized shape.
 class AxesNorm final : public NormOperation {
  public:
   // `axes` are those of CheckAxes, not empty; `normalized` is checked, and `norm` has as many
@@ -35,9 +35,9 @@ class AxesNorm final : public NormOperation {
   const std::vector<int> axes_;
 };
 
-// The axes of a message; none where they are the last dimensions. InvalidArgument names the field
-// unless they are as many as `normalized` has, ascend, all count from the front or all from the
-// end, are not the first dimension, that of the samples, and have few gaps.
+// The axes of a message; empty if they are the last dimensions. InvalidArgument names the field
+// unless there are as many as in `normalized`, they ascend, all count from the front or all from
+// the end, they exclude the first dimension, that of the samples, and they have few gaps.
 absl::StatusOr<std::vector<int>> CheckAxes(absl::string_view operation,
                                            absl::Span<const std::int64_t> axes,
                                            absl::Span<const std::int64_t> normalized);

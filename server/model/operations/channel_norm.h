@@ -10,15 +10,15 @@ namespace normd {
 // Each parameter has one element per channel.
 class ChannelNorm final : public NormOperation {
  public:
-  // Its channels, groups and styles are checked. With channels last in its spec, it has them last
-  // whatever the config says.
+  // Its channels, groups and styles are checked. If its spec has channels last, that overrides the
+  // config.
   ChannelNorm(const v1::ModelConfig& config, const NormCase& norm);
 
   bool has_channels() const override { return true; }
 
  private:
   absl::Status Divide(const Shape& x, Geometry& geometry) const override;
-  // [N, groups], or [N, *, 1] where each position is a row.
+  // [N, groups], or [N, *, 1] if each position is a row.
   Dims RowDims(const Shape& x) const override;
 };
 

@@ -1,4 +1,4 @@
-// RMSNorm with a gate before or behind it.
+// RMSNorm with a gate before or after it.
 
 #ifndef NORMD_SERVER_MODEL_OPERATIONS_GATED_RMS_NORM_H_
 #define NORMD_SERVER_MODEL_OPERATIONS_GATED_RMS_NORM_H_

@@ -14,7 +14,7 @@ namespace {
 // The most elements of one weight: 4 TiB of float32.
 constexpr std::int64_t kMaxWeights = std::int64_t{1} << 40;
 
-// Those of its product and those that the norm behind it would have.
+// Those of the product and of the norm after it.
 constexpr absl::string_view kTorchNames[] = {"weight",      "bias",          "running_mean",
                                              "running_var", "linear.weight", "linear.bias"};
 
@@ -43,7 +43,7 @@ absl::Status CheckMessage(const v1::LinearNorm& message) {
   return CheckEps("linear_norm", message);
 }
 
-// `shape` of `input`, whose last dimension counts features.
+// Checks `shape` of `input`, whose last dimension counts features.
 absl::Status CheckLastDimension(const TensorSignature& input, const Shape& shape) {
   if (shape.rank() >= 1 && shape.dim(shape.rank() - 1) == input.shape.back()) {
     return absl::OkStatus();
@@ -66,7 +66,7 @@ class LinearNorm final : public Operation {
   absl::InlinedVector<TensorType, kInlinedOutputs> Outputs(
       absl::Span<const TensorType> inputs) const override;
   CutRule cut() const override { return {}; }
-  // Its cost is not in proportion to its bytes.
+  // Its cost is not proportional to its bytes.
   bool runs_inline() const override { return false; }
   absl::StatusOr<RequestOptions> CheckOptions(const AskedOptions& asked,
                                               absl::string_view model) const override;

@@ -36,7 +36,7 @@ void SetQuantization(const v1::Quantization& quantization, norm::NormSpec& spec)
   }
 }
 
-// The signature's type of a tensor that has these types in requests of float16 and of float64.
+// Sets the signature's type of a tensor with these types in requests of float16 and of float64.
 void SetDType(norm::DType of_float16, norm::DType of_float64, TensorSignature& tensor) {
   if (of_float16 == norm::DType::kFloat16) return;
   tensor.dtype = of_float16;
@@ -147,7 +147,7 @@ std::int64_t NormOperation::ScalesOfRow() const {
   return (spec_.channels / spec_.groups + norm::kQuantizationBlock - 1) / norm::kQuantizationBlock;
 }
 
-// Blocks are of elements that lie together in every tensor that Divide accepts.
+// The elements of a block are adjacent in every tensor that Divide accepts.
 bool NormOperation::Quantizes(v1::QuantizationScales scales) const {
   if (scales == v1::PER_TENSOR) return true;
   if (spec_.statistics == norm::Statistics::kGiven) return false;
@@ -176,7 +176,7 @@ std::int64_t BytesOf(const TensorType& tensor) {
   return tensor.shape.elements() * static_cast<std::int64_t>(norm::SizeOf(tensor.dtype));
 }
 
-// Of the tensors together, at most 2^63.
+// Checks that the tensors have at most 2^63 bytes together.
 absl::Status CheckBytes(absl::Span<const TensorType> tensors) {
   std::int64_t left = std::numeric_limits<std::int64_t>::max();
   for (const TensorType& tensor : tensors) {
@@ -221,7 +221,7 @@ absl::StatusOr<Geometry> NormOperation::Check(absl::Span<const TensorType> input
   return geometry;
 }
 
-// An input after x, which is right.
+// Checks an input after x, which has been checked.
 absl::Status NormOperation::CheckFurther(std::size_t index, const TensorType& input,
                                          const TensorType& x) const {
   const auto wrong = [&](absl::string_view field, absl::string_view got, absl::string_view want) {
@@ -283,9 +283,9 @@ absl::InlinedVector<TensorType, kInlinedOutputs> NormOperation::Outputs(
 
 namespace {
 
-// The tiles of an interleaved x that threads copy (kernels/cpu/interleaved.cc), where rows are so
-// long that a tile exceeds what threads may hold anyway. Those of one sample are at most the
-// sample.
+// The bytes of the tiles of an interleaved x that threads copy (kernels/cpu/interleaved.cc), if
+// rows are so long that a tile exceeds the threads' usual memory. The tiles of one sample have at
+// most the sample's bytes.
 std::int64_t TilesBytes(const norm::NormSpec& spec, const Geometry& geometry, norm::DType dtype) {
   constexpr std::int64_t kTile = std::int64_t{256} << 10;
   constexpr std::int64_t kLine = 64;
@@ -297,7 +297,7 @@ std::int64_t TilesBytes(const norm::NormSpec& spec, const Geometry& geometry, no
 
 }  // namespace
 
-// Factors, offsets and gates of the samples that are worked out together (kernels/cpu/staged.cc).
+// Factors, offsets and gates of the samples that are computed together (kernels/cpu/staged.cc).
 std::int64_t NormOperation::WorkspaceBytes(const Geometry& geometry, norm::DType dtype) const {
   if (spec_.layout == norm::Layout::kInterleaved) return TilesBytes(spec_, geometry, dtype);
   constexpr std::int64_t kTogether = std::int64_t{256} << 10;
@@ -309,7 +309,7 @@ std::int64_t NormOperation::WorkspaceBytes(const Geometry& geometry, norm::DType
   return element * spec_.channels * std::min(geometry.samples, most);
 }
 
-// Of an x that Divide accepts: there are no more rows, or scales, than elements.
+// For an x that Divide accepts: there are no more rows, or scales, than elements.
 Shape NormOperation::ShapeOf(norm::SegmentOutput output, const Shape& x) const {
   if (IsLikeX(output)) return x;
   Dims dims = RowDims(x);

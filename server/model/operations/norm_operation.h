@@ -1,5 +1,5 @@
-// What the operations have in common that are cases of the kernels' norm (kernels/norm.h). Their
-// tensors are those that kernels/segment_tensors.h gives for their spec.
+// The common part of the operations that are cases of the kernels' norm (kernels/norm.h).
+// kernels/segment_tensors.h gives their tensors for a spec.
 
 #ifndef NORMD_SERVER_MODEL_OPERATIONS_NORM_OPERATION_H_
 #define NORMD_SERVER_MODEL_OPERATIONS_NORM_OPERATION_H_
@@ -17,38 +17,39 @@ inline constexpr double kDefaultEps = 1e-5;
 // The names of the parameters of PyTorch's norms.
 absl::Span<const absl::string_view> TorchNormNames();
 
-// `eps` of an operation's message, or `absent` when it says nothing.
+// `eps` of an operation's message, or `absent` if it is not set.
 template <typename Message>
 double EpsOf(const Message& message, double absent = kDefaultEps) {
   return message.has_eps() ? message.eps() : absent;
 }
-// `affine` of the operations where it is true when absent.
+// `affine` for operations where it is true when absent.
 template <typename Message>
 bool IsAffine(const Message& message) {
   return !message.has_affine() || message.affine();
 }
 
-// Which of PyTorch's parameters a norm has. Of weight and bias, one suffices.
+// The PyTorch parameters of a norm. Of weight and bias, one suffices.
 struct NormParameters {
   bool weight = false;
   bool bias = false;
   bool running = false;
 };
 
-// What an operation's own message says, whatever the type of its tensors.
+// The contents of an operation's own message, for any type of tensors.
 struct NormCase {
   norm::NormSpec spec;
   NormParameters parameters;
-  // In place of spec.eps, the machine epsilon of the type in which PyTorch computes the statistics.
+  // Replaces spec.eps by the machine epsilon of the type in which PyTorch computes the statistics.
   bool takes_machine_epsilon = false;
-  // The name of the second tensor of x's shape, if the spec takes one. Of static storage.
+  // The name of the second tensor of x's shape, if the spec takes one. Static storage.
   absl::string_view other_name = "other";
 };
 
-// Sets what every operation takes from the config beside its own message: layout and activation.
+// Sets the fields that every operation takes from the config beside its own message: layout and
+// activation.
 void SetCommon(const v1::ModelConfig& config, norm::NormSpec& spec);
 
-// Where tensors of such a norm may be cut.
+// The places where tensors of such a norm may be cut.
 CutRule CutRuleOf(const norm::NormSpec& spec);
 
 // Thread-safe, as it is immutable.
@@ -63,7 +64,7 @@ class NormOperation : public Operation {
       absl::Span<const TensorType> inputs) const final;
   bool Quantizes(v1::QuantizationScales scales) const final;
   CutRule cut() const final { return CutRuleOf(spec_); }
-  // A mixture of styles costs its whole table for each sample, however small the sample is.
+  // A mixture of styles reads its whole table for each sample, however small the sample is.
   bool runs_inline() const final { return spec_.style != norm::Style::kMix; }
   KernelProgram MakeProgram(const BoundParameters& parameters) const final;
 
@@ -71,24 +72,24 @@ class NormOperation : public Operation {
   // The shapes that tensors may have.
   struct Patterns {
     ShapePattern x;  // What Divide accepts.
-    // Of what has one element for each row, which is what RowDims gives for x.
+    // The shape with one element per row, which RowDims gives for x.
     ShapePattern rows;
   };
   using Dims = absl::InlinedVector<std::int64_t, 6>;
 
-  // `parameter_shape` is that of each parameter, of a table's rows if there are styles. An
-  // operation that forces a layout sets it in its spec and passes a config without.
+  // `parameter_shape` is that of each parameter, or of a table's rows if there are styles. An
+  // operation that forces a layout sets it in its spec and passes a config without one.
   NormOperation(const v1::ModelConfig& config, const NormCase& norm, const Shape& parameter_shape,
                 const Patterns& patterns);
 
   const norm::NormSpec& spec() const { return spec_; }
 
  private:
-  // Sets the samples and the spatial elements of x, or says why they do not fit.
+  // Sets the samples and the spatial elements of x; the error says why they do not fit.
   virtual absl::Status Divide(const Shape& x, Geometry& geometry) const = 0;
   // The shape of one element for each row of an x that Divide accepts.
   virtual Dims RowDims(const Shape& x) const = 0;
-  // What the last of these is to be multiplied with where a row has several scales.
+  // The last dimension of RowDims is multiplied by this if a row has several scales.
   std::int64_t ScalesOfRow() const;
   std::int64_t WorkspaceBytes(const Geometry& geometry, norm::DType dtype) const;
   Shape ShapeOf(norm::SegmentOutput output, const Shape& x) const;

@@ -11,8 +11,8 @@ ShapePattern PatternOf(absl::Span<const std::int64_t> normalized) {
   return pattern;
 }
 
-// As PyTorch keeps the dimensions of statistics: the normalized ones have size 1, but for the last,
-// which counts the rows of a sample.
+// PyTorch's dimensions of statistics: the normalized ones have size 1, except the last, which
+// counts the rows of a sample.
 ShapePattern RowPatternOf(std::size_t normalized_rank, std::int64_t groups) {
   ShapePattern pattern = {kAnyDimensions};
   pattern.insert(pattern.end(), normalized_rank, 1);

@@ -10,8 +10,8 @@
 
 namespace normd {
 
-// The operation that `config` names. InvalidArgument when it names none, or with the first of the
-// operation's own fields that is wrong. Fields beside it are not checked: CheckModelConfig does.
+// The operation that `config` names. InvalidArgument when it names none, or with the first invalid
+// field of the operation. Does not check the fields beside it; CheckModelConfig does.
 absl::StatusOr<std::unique_ptr<const Operation>> MakeOperation(const v1::ModelConfig& config);
 
 }  // namespace normd
