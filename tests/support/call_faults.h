@@ -30,7 +30,7 @@ inline constexpr std::size_t kDeviceCallCount = 10;
 class CallFaults {
  public:
   // The `nth` call (from 1) of that kind from now on returns `status`; with `sticky` every later
-  // call of any kind returns it too.
+  // call of any kind does too.
   void FailCall(DeviceCall call, int nth, absl::Status status, bool sticky = false) {
     MutexLock lock(mutex_);
     const auto index = static_cast<std::size_t>(call);

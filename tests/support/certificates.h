@@ -1,4 +1,4 @@
-// Certificates made for a test, when it runs.
+// Certificates that a test makes when it runs.
 
 #ifndef NORMD_TESTS_SUPPORT_CERTIFICATES_H_
 #define NORMD_TESTS_SUPPORT_CERTIFICATES_H_
@@ -14,7 +14,7 @@ struct CertificateSpec {
   std::string name = "normd test";
   absl::Time begin = absl::Now() - absl::Hours(1);
   absl::Time end = absl::Now() + absl::Hours(24);
-  // As OpenSSL's configuration has them; empty for none.
+  // In the form of OpenSSL's configuration; empty for none.
   std::string alternative_names = "DNS:localhost,IP:127.0.0.1";
   std::string extended_usage = "";  // "serverAuth", "clientAuth".
   bool authority = false;
@@ -27,7 +27,7 @@ struct TestCertificate {
   std::string certificate;
   std::string key;
 
-  // The key behind a passphrase.
+  // The key, encrypted with a passphrase.
   std::string EncryptedKey() const;
 };
 
@@ -36,7 +36,7 @@ TestCertificate MakeCertificate(const CertificateSpec& spec,
                                 const TestCertificate* issuer = nullptr);
 
 // An authority; a server's certificate for localhost and 127.0.0.1, and a client's, both signed by
-// it. Each one made is another.
+// it. No two are equal.
 struct TestPki {
   TestCertificate authority =
       MakeCertificate({.name = "test authority", .alternative_names = "", .authority = true});
@@ -47,7 +47,7 @@ struct TestPki {
                                            &authority);
 };
 
-// A folder of its own for the files of one test, removed at the end.
+// A folder for the files of one test, removed at the end.
 class CertificateFolder {
  public:
   CertificateFolder();

@@ -7,7 +7,7 @@ namespace normd {
 std::shared_ptr<ModelMetrics> CountingMetrics::ForModel(absl::string_view name,
                                                         std::int64_t version) {
   MutexLock lock(mutex_);
-  // Owned by this, for as long as it lives.
+  // This object owns it.
   return {std::shared_ptr<void>(), &models_[{std::string(name), version}]};
 }
 

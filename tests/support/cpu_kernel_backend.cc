@@ -13,9 +13,8 @@
 namespace normd::norm::testing {
 namespace {
 
-// NORMD_TEST_SIMD=baseline holds the run to the compiler's baseline, AVX2 to that and below, so
-// that the tests reach the code of machines older than this one. Otherwise it has what this one
-// has.
+// NORMD_TEST_SIMD=baseline limits the run to the compiler's baseline, AVX2 to that and below, so
+// that the tests reach the code of older machines. Otherwise it uses this machine's instructions.
 void RestrictTargets() {
   const char* wanted = std::getenv("NORMD_TEST_SIMD");
   if (wanted == nullptr || std::strcmp(wanted, "native") == 0) return;
@@ -42,15 +41,15 @@ class CpuKernelBackend : public KernelBackend {
   cpu::Executor executor_;
 };
 
-// With NORMD_TEST_FENCES=1: computes on copies that nothing may be read or written beside, by turns
-// before and behind.
+// With NORMD_TEST_FENCES=1: computes on copies with inaccessible memory next to them, alternately
+// before and after.
 class FencedCpuKernelBackend : public CpuKernelBackend {
  public:
   using CpuKernelBackend::CpuKernelBackend;
 
   Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* segments,
                    std::size_t count) override {
-    // What the backend refuses must be seen before its memory is read.
+    // The backend must refuse these before their memory is read.
     if (Status status = ValidateSpec(spec, params); !status.ok()) return status;
     if (Status status = ValidateSegments(spec, segments, count, InputAlignment::kByte);
         !status.ok()) {

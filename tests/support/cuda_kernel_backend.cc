@@ -28,7 +28,7 @@ class CudaKernelBackend : public KernelBackend {
                    std::size_t count) override {
     // A device that the kernels cannot use is a failure, and no reason to skip.
     if (!limits_status_.ok()) return limits_status_;
-    // What the backend refuses must be seen before its memory is read.
+    // The backend must refuse these before their memory is read.
     if (Status status = ValidateSpec(spec, params); !status.ok()) return status;
     if (Status status = ValidateSegments(spec, segments, count); !status.ok()) return status;
     DeviceMirror mirror;

@@ -26,7 +26,7 @@ class CudaLinearNormBackend : public LinearNormBackend {
                     const LinearNormSegment* segments, std::size_t count) override {
     // A device that the kernels cannot use is a failure, and no reason to skip.
     if (!limits_status_.ok()) return limits_status_;
-    // What the backend refuses must be seen before its memory is read.
+    // The backend must refuse these before their memory is read.
     if (Status status = ValidateLinearNorm(spec, params); !status.ok()) return status;
     if (Status status = ValidateLinearNormSegments(spec, segments, count); !status.ok()) {
       return status;

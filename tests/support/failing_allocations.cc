@@ -23,8 +23,7 @@ FailingAllocations::~FailingAllocations() { allocations_left = kAll; }
 
 }  // namespace normd
 
-// Every form whose memory may reach the deletes below: a sanitizer's own forms would not match
-// them.
+// All forms whose memory may reach the deletes below: a sanitizer's own forms would not match them.
 void* operator new(std::size_t size) {
   if (void* const memory = normd::Allocate(size)) return memory;
   throw std::bad_alloc();

@@ -1,4 +1,4 @@
-// Allocations that fail when a test says so. Replaces operator new in the whole test program.
+// Allocations that fail on a test's request. Replaces operator new in the whole test program.
 
 #ifndef NORMD_TESTS_SUPPORT_FAILING_ALLOCATIONS_H_
 #define NORMD_TESTS_SUPPORT_FAILING_ALLOCATIONS_H_

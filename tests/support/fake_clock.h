@@ -21,7 +21,7 @@ class FakeClock final : public Clock {
   std::atomic<Duration::rep> nanoseconds_{Duration(std::chrono::hours(1)).count()};
 };
 
-// Moves on by one microsecond with each reading, so that what lies between two readings counts.
+// Advances by one microsecond with each reading, so that the number of readings between two counts.
 // Thread-safe.
 class TickingClock final : public Clock {
  public:

@@ -180,14 +180,14 @@ class FakeStream final : public DeviceStream {
     if (spec.quantization != norm::Quantization::kNone) Quantize(spec, segment, y);
     const norm::DType of_y = norm::TypeOf(spec, norm::SegmentOutput::kY);
     for (std::int64_t i = 0; i < elements; ++i) {
-      // Both outputs may take an input's place.
+      // Both outputs may replace an input.
       const double sum = norm::NormalizedElement(spec, params, segment, i);
       if (spec.residual_out) norm::StoreElement(spec.dtype, segment.residual_out, i, sum);
       norm::StoreElement(of_y, segment.y, i, y[static_cast<std::size_t>(i)]);
     }
   }
 
-  // Divides the elements, of rows that lie together, by their scales, and writes these.
+  // Divides the elements, of contiguous rows, by their scales, and writes these.
   static void Quantize(const norm::NormSpec& spec, const norm::Segment& segment,
                        std::vector<double>& y) {
     if (spec.quantization_scale == norm::QuantizationScale::kStatic) {

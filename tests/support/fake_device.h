@@ -1,6 +1,6 @@
-// A device in host memory that is as asynchronous as a real one: enqueued work runs only when
-// somebody waits for it, so that memory reused too early shows as a wrong result. Faults are
-// injected by counting calls.
+// A device in host memory that is as asynchronous as a real one: enqueued work runs only when it is
+// awaited, so that memory reused too early shows as a wrong result. Faults are injected by counting
+// calls.
 
 #ifndef NORMD_TESTS_SUPPORT_FAKE_DEVICE_H_
 #define NORMD_TESTS_SUPPORT_FAKE_DEVICE_H_
@@ -31,25 +31,26 @@ class FakeDevice final : public Device {
   }
   std::int64_t calls(DeviceCall call) const { return faults_.calls(call); }
   std::int64_t allocated_bytes() const;
-  // From now on its streams take launches of any size, as tensors in memory that clients share are;
-  // until then one that is too large for its stream fails.
+  // From now on its streams take launches of any size, as for tensors in clients' shared memory;
+  // until then a launch that is too large for its stream fails.
   void LetLaunchesGrow() { launches_may_grow_ = true; }
-  // From now on `watch` hears of the host's memory in each copy, when it is made, on the lane's
-  // thread, but for what the device has allocated as pinned. Before anything is allocated.
+  // From now on `watch` gets the host memory of each copy, when it is made, on the lane's thread,
+  // except for memory that the device has allocated as pinned. Call it before anything is
+  // allocated.
   using CopyWatch = std::function<void(const std::byte* host, std::size_t bytes)>;
   void WatchCopies(CopyWatch watch) { copy_watch_ = std::move(watch); }
   bool launches_may_grow() const { return launches_may_grow_; }
 
   const std::string& name() const override { return name_; }
-  // What follows the name's colon.
+  // The number after the name's colon.
   int ordinal() const override { return ordinal_; }
   std::string description() const override { return "host memory"; }
   absl::StatusOr<Buffer> Allocate(MemoryKind kind, std::size_t bytes) override;
   absl::StatusOr<std::unique_ptr<DeviceStream>> CreateStream(
       std::size_t largest_launch_bytes) override;
   absl::StatusOr<DeviceMemoryInfo> MemoryInfo() override;
-  // Weights of a fused layer are float32 here and carry the precision that they were prepared for:
-  // those of another one give a result of NaNs.
+  // Weights of a fused layer are float32 here and record the precision for which they were
+  // prepared: with another one the result is NaN.
   LinearSizes SizesOf(const norm::LinearNormSpec& spec) const override;
   bool usable() const override { return faults_.usable(); }
 
@@ -65,13 +66,14 @@ class FakeDevice final : public Device {
   std::atomic<bool> launches_may_grow_{false};
   CopyWatch copy_watch_;
   mutable Mutex mutex_;
-  // With a watch: where each begins, and its size. What has gone stays, until it is allocated anew.
+  // With a watch: the address and size of each. Freed ones stay until their memory is allocated
+  // again.
   std::map<const std::byte*, std::size_t> pinned_ ABSL_GUARDED_BY(mutex_);
-  // shared: memory that was given out returns to it, also after the device has gone.
+  // shared: allocated memory returns to it, also after the device is gone.
   const std::shared_ptr<std::atomic<std::int64_t>> allocated_bytes_;
 };
 
-// Enqueues what stands for a kernel on a stream of a FakeDevice; counts as kNormalize.
+// Enqueues a stand-in for a kernel on a stream of a FakeDevice; counts as kNormalize.
 absl::Status EnqueueOnFakeStream(DeviceStream& stream, std::function<void()> work);
 
 }  // namespace normd

@@ -91,7 +91,7 @@ void FakeSharedDeviceMemory::Close(int /*device*/, std::byte* address) {
     munmap(std::exchange(memory.of_server, nullptr), memory.bytes);
     return;
   }
-  std::abort();  // What is not open is not closed.
+  std::abort();  // Closing memory that is not open is an error.
 }
 
 }  // namespace normd::testing

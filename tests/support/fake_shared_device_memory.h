@@ -1,5 +1,5 @@
-// Memory that other processes share with fake devices, in the host's. What the server has open has
-// an address of its own, which is gone after the last Close: a use after it ends the test.
+// Memory that other processes share with fake devices, in host memory. Each opening by the server
+// has an address of its own, which is gone after the last Close: a use after it ends the test.
 
 #ifndef NORMD_TESTS_SUPPORT_FAKE_SHARED_DEVICE_MEMORY_H_
 #define NORMD_TESTS_SUPPORT_FAKE_SHARED_DEVICE_MEMORY_H_
@@ -17,11 +17,11 @@ namespace normd::testing {
 // Thread-safe.
 class FakeSharedDeviceMemory final : public SharedDeviceMemory {
  public:
-  // Of these many devices the server uses all but the last.
+  // The server uses all of these devices but the last.
   explicit FakeSharedDeviceMemory(int devices) : devices_(devices) {}
   ~FakeSharedDeviceMemory() override;
 
-  // What a client sees of memory that it has taken.
+  // A client's view of memory that it has taken.
   struct Allocation {
     std::string handle;
     std::byte* data = nullptr;
@@ -31,7 +31,7 @@ class FakeSharedDeviceMemory final : public SharedDeviceMemory {
     }
   };
   Allocation Allocate(int device, std::size_t bytes);
-  // From now on nothing opens it; what is open stays.
+  // From now on nothing can open it; open addresses stay.
   void EndClient(const Allocation& allocation);
 
   int opened() const;  // Addresses that the server has open, by as many calls.

@@ -1,5 +1,5 @@
-// A device whose calls fail as a test says; what does not fail, another device does. So faults meet
-// work that is really under way.
+// A device whose calls fail on a test's request; another device does the others. Faults thus meet
+// work that is really in progress.
 
 #ifndef NORMD_TESTS_SUPPORT_FAULTY_DEVICE_H_
 #define NORMD_TESTS_SUPPORT_FAULTY_DEVICE_H_
@@ -62,7 +62,7 @@ class FaultyStream final : public DeviceStream {
   }
   bool IsReached(Point point) override { return inner_->IsReached(point); }
   absl::Status WaitUntil(Point point) override { return inner_->WaitUntil(point); }
-  // As a real one does, it waits whatever it reports.
+  // Like a real one, it waits whatever it returns.
   absl::Status Wait() override {
     absl::Status fault = faults_.Count(DeviceCall::kWait);
     absl::Status status = inner_->Wait();

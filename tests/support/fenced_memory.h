@@ -1,5 +1,5 @@
-// Memory that ends where the process may touch nothing more: a stray read or write, of a vector
-// beyond a tensor's end for one, ends the program on the spot.
+// Memory with inaccessible pages next to it: a stray read or write, such as a vector beyond a
+// tensor's end, ends the program at once.
 
 #ifndef NORMD_TESTS_SUPPORT_FENCED_MEMORY_H_
 #define NORMD_TESTS_SUPPORT_FENCED_MEMORY_H_
@@ -9,8 +9,7 @@
 
 namespace normd::norm::testing {
 
-// `bytes` bytes of which the first follows a page that must not be touched, or the last precedes
-// one.
+// `bytes` bytes; the first follows an inaccessible page, or the last precedes one.
 class FencedMemory {
  public:
   enum class Fence { kBefore, kBehind };
@@ -28,8 +27,8 @@ class FencedMemory {
   unsigned char* data_;
 };
 
-// Fenced copies of memory. One run of memory is copied once, so that x and y of a segment in place
-// are one there too.
+// Fenced copies of memory. One run of memory is copied once, so that x and y of an in-place segment
+// stay in place.
 class FencedMirror {
  public:
   explicit FencedMirror(FencedMemory::Fence fence) : fence_(fence) {}

@@ -1,4 +1,4 @@
-// The golden vectors of tests/support/golden: what PyTorch computed, and how far it was off.
+// The golden vectors of tests/support/golden: PyTorch's results, and their errors.
 
 #ifndef NORMD_TESTS_SUPPORT_GOLDEN_H_
 #define NORMD_TESTS_SUPPORT_GOLDEN_H_
@@ -24,7 +24,7 @@ struct GoldenCase {
   std::int64_t spatial = 0;
 };
 
-// PyTorch float32's distance from its float64 on data that MakeGoldenData makes again.
+// PyTorch float32's distance from its float64 on data of MakeGoldenData.
 struct GoldenError {
   std::string op;
   std::string data;

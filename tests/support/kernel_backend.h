@@ -1,4 +1,4 @@
-// The one seam between the kernels' tests and what they test: the same bodies run against every
+// The interface between the kernels' tests and the backends: the same bodies run against every
 // backend. Each test binary links exactly one implementation of MakeKernelBackend().
 
 #ifndef NORMD_TESTS_SUPPORT_KERNEL_BACKEND_H_
@@ -21,9 +21,9 @@ class KernelBackend {
   // False if this machine lacks the device; tests then skip.
   virtual bool Available() const = 0;
 
-  // Computes a batch that lies in host memory, parameters included, and returns when its outputs
-  // are complete. A backend with memory of its own copies in and out, keeps each tensor's alignment
-  // modulo 256 and the aliasing of inputs and outputs, and writes back the outputs alone.
+  // Computes a batch in host memory, including parameters, and returns when its outputs are
+  // complete. A backend with its own memory copies in and out, keeps each tensor's alignment modulo
+  // 256 and the aliasing of inputs and outputs, and writes back only the outputs.
   virtual Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* segments,
                            std::size_t count) = 0;
 };

@@ -1,5 +1,5 @@
-// The seam between the fused layer's tests and the backends, as kernel_backend.h is for the norms.
-// Each test binary that has linear_norm_test.cc links one implementation of
+// The interface between the fused layer's tests and the backends, like kernel_backend.h for the
+// norms. Each test binary with linear_norm_test.cc links one implementation of
 // MakeLinearNormBackend().
 
 #ifndef NORMD_TESTS_SUPPORT_LINEAR_NORM_BACKEND_H_
@@ -22,10 +22,10 @@ class LinearNormBackend {
   // False if this machine lacks the device; tests then skip.
   virtual bool Available() const = 0;
 
-  // Makes the weights ready and computes a batch, all in host memory; returns when `out` is
-  // complete. A backend with memory of its own copies in and out, keeps each tensor's alignment
-  // modulo 256 and its aliasing of y and out, and writes back nothing but out. Tests call it many
-  // times in a row with the same spec and parameters.
+  // Prepares the weights and computes a batch, all in host memory; returns when `out` is complete.
+  // A backend with its own memory copies in and out, keeps each tensor's alignment modulo 256 and
+  // its aliasing of y and out, and writes back only out. Tests call it many times in a row with the
+  // same spec and parameters.
   virtual Status LinearNorm(const LinearNormSpec& spec, const LinearNormParams& params,
                             const LinearNormSegment* segments, std::size_t count) = 0;
 };

@@ -1,5 +1,5 @@
-// An operation that exists for tests: three inputs and two outputs, of different types, so that
-// nothing between the front ends and the lanes can rely on one of each.
+// An operation for tests: three inputs and two outputs, of different types, so that nothing between
+// the front ends and the lanes can rely on one of each.
 
 #ifndef NORMD_TESTS_SUPPORT_MIX_OPERATION_H_
 #define NORMD_TESTS_SUPPORT_MIX_OPERATION_H_
@@ -21,7 +21,7 @@ inline constexpr std::int64_t kMixWidth = 3;
 inline constexpr std::array<std::int64_t, 3> kMixInputBytes = {12, 6, 8};  // In a sample.
 inline constexpr std::array<std::int64_t, 2> kMixOutputBytes = {12, 8};
 
-// A sample's outputs from its inputs, wherever they lie.
+// A sample's outputs from its inputs.
 void ComputeMix(const std::byte* x, const std::byte* g, const std::byte* s, std::byte* y,
                 std::byte* t);
 

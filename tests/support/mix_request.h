@@ -1,5 +1,5 @@
 // Requests of the mix operation whose tensors lie in memory of any kind and in any pieces, and
-// whether they end right.
+// checks of their ends.
 
 #ifndef NORMD_TESTS_SUPPORT_MIX_REQUEST_H_
 #define NORMD_TESTS_SUPPORT_MIX_REQUEST_H_
@@ -17,7 +17,8 @@
 
 namespace normd {
 
-// How a tensor lies: its memory, and whether in one piece that is aligned to its element.
+// The layout of a tensor: its memory, and whether it is in one piece that is aligned to its
+// element.
 struct MixLayout {
   MemoryPlace place;
   bool in_one_piece = true;
@@ -27,7 +28,7 @@ class MixRequest {
  public:
   struct Layouts {
     MixLayout inputs[3];
-    // Memory that the request names; those without are the lane's.
+    // Memory that the request names; other outputs are in the lane's.
     bool named[2] = {};
     MemoryPlace outputs[2];
   };
@@ -39,10 +40,10 @@ class MixRequest {
   std::unique_ptr<Request>& request() { return request_; }
   int done_calls() const { return end_->calls; }
   const Completion& completion() const { return end_->completion; }
-  // "" if it is done once, with OK and the right bits where they are wanted, and has written
-  // nothing beside them; otherwise what is wrong.
+  // "" if it has ended once, with OK and, where they are wanted, the right bits, and has written
+  // nothing beside them; otherwise the error.
   std::string Wrong() const;
-  // Whether its inputs are as they were.
+  // Whether its inputs are unchanged.
   bool InputsIntact() const;
 
  private:
@@ -55,7 +56,7 @@ class MixRequest {
   const std::int64_t samples_;
   const Layouts layouts_;
   Bytes values_[3];
-  // What the views show, with a guard in front and behind.
+  // The memory of the views, with a guard before and after.
   std::shared_ptr<std::vector<Bytes>> memory_;
   Bytes named_[2];
   std::size_t named_at_[2] = {};

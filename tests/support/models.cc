@@ -60,7 +60,7 @@ std::shared_ptr<const Model> OnCpu(std::shared_ptr<const Model> model,
                                    const norm::cpu::Executor& kernels) {
   absl::StatusOr<std::unique_ptr<BackendState>> state = MakeCpuProgram(*model, kernels);
   if (!state.ok()) Die(state.status().ToString());
-  // The test has made it, and nobody else has it yet.
+  // The test has made it, and it is not shared yet.
   const_cast<Model&>(*model).set_backend_state(*std::move(state));
   return model;
 }

@@ -16,7 +16,7 @@ namespace normd {
 // A parameter of these float32 values.
 Parameter MakeParameter(std::string name, const std::vector<float>& values);
 
-// From a config in protobuf text format. Ends the test program when the model is not valid.
+// Makes a model from a config in protobuf text format. Ends the test program when it is not valid.
 std::shared_ptr<const Model> MakeModel(const std::string& name, const std::string& config_text,
                                        std::shared_ptr<ModelMetrics> metrics,
                                        std::vector<Parameter> parameters = {},
@@ -32,7 +32,7 @@ std::shared_ptr<const Model> MakeModel(const std::string& name, const std::strin
 std::shared_ptr<const Model> MakeRowModel(ModelMetrics& metrics, const std::string& batching = "",
                                           const std::string& name = "rows");
 
-// The model with what the CPU backend keeps of it. `kernels` outlives it.
+// The model with the CPU backend's state. `kernels` outlives it.
 std::shared_ptr<const Model> OnCpu(std::shared_ptr<const Model> model,
                                    const norm::cpu::Executor& kernels);
 

@@ -1,4 +1,4 @@
-// A request that records how it ends.
+// A request that records its end.
 
 #ifndef NORMD_TESTS_SUPPORT_REQUEST_PROBE_H_
 #define NORMD_TESTS_SUPPORT_REQUEST_PROBE_H_
@@ -14,7 +14,7 @@
 
 namespace normd {
 
-// Makes one request and watches it. Thread-safe. May go before the request ends.
+// Makes one request and watches it. Thread-safe. May be destroyed before the request ends.
 class RequestProbe {
  public:
   // A tensor of `dims` and `dtype` for `model`; Check must accept it. The input is `bytes`, or
@@ -22,10 +22,10 @@ class RequestProbe {
   RequestProbe(std::shared_ptr<const Model> model, const std::vector<std::int64_t>& dims,
                norm::DType dtype = norm::DType::kFloat32, std::vector<std::byte> bytes = {});
 
-  // The request; to be changed and pushed. Null once it has been moved on.
+  // The request, to be changed and pushed. Null once it has been moved on.
   std::unique_ptr<Request>& request() { return request_; }
   std::uint64_t id() const { return id_; }
-  // As a front end does when its client goes, before BatchQueue::Cancel.
+  // A front end does the same when its client leaves, before BatchQueue::Cancel.
   void SetCancelled() { cancelled_->store(true); }
   // Runs within `done`, after the end is recorded.
   void OnDone(std::function<void()> hook);
@@ -34,7 +34,7 @@ class RequestProbe {
   bool done() const { return done_calls() > 0; }
   // Waits for `done`.
   void Wait() const;
-  // The ended request's. The input's owner is gone by then.
+  // The ended request's completion. The input's owner is gone by then.
   const Completion& completion() const;
   absl::StatusCode code() const { return completion().status.code(); }
   bool input_released() const { return input_.expired(); }
@@ -55,7 +55,7 @@ class RequestProbe {
   std::unique_ptr<Request> request_;
 };
 
-// The codes of the probes in order, to be compared at once; kUnknown for one that has not ended.
+// The probes' codes in order, for one comparison; kUnknown for one that has not ended.
 std::vector<absl::StatusCode> Codes(const std::vector<std::unique_ptr<RequestProbe>>& probes);
 
 }  // namespace normd

@@ -1,5 +1,5 @@
-// The arrays that a segment and parameters point to, as a list, for backends of the kernels' tests
-// that move them to memory of another kind.
+// The arrays of a segment and of parameters, as a list, for backends of the kernels' tests that
+// move them to another kind of memory.
 
 #ifndef NORMD_TESTS_SUPPORT_SEGMENT_TENSORS_H_
 #define NORMD_TESTS_SUPPORT_SEGMENT_TENSORS_H_
@@ -11,15 +11,15 @@
 
 namespace normd::norm::testing {
 
-// One of the arrays of a segment; inputs are never written. What `address` points to may be set to
-// the address of a copy.
+// One of the arrays of a segment; inputs are never written. The pointer at `address` may be set to
+// a copy.
 struct SegmentTensor {
   void** address;
   std::size_t bytes;
   bool is_output = false;
 };
 
-// Those of a segment that ValidateSegments accepts, absent ones as null pointers.
+// The tensors of a segment that ValidateSegments accepts, absent ones as null pointers.
 std::vector<SegmentTensor> TensorsOf(const NormSpec& spec, Segment* segment);
 
 struct ParamTensor {
@@ -27,7 +27,7 @@ struct ParamTensor {
   std::size_t bytes;
 };
 
-// Those of parameters that ValidateSpec accepts.
+// The tensors of parameters that ValidateSpec accepts.
 std::vector<ParamTensor> TensorsOf(const NormSpec& spec, NormParams* params);
 
 }  // namespace normd::norm::testing

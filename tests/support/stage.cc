@@ -91,7 +91,7 @@ StagedSpec PlainSpec(DType dtype, Layout layout, Rows rows, Statistics statistic
 
 std::int64_t ChooseShape(std::int64_t length, StagedSpec* staged, Random& random) {
   NormSpec& spec = staged->spec;
-  std::int64_t row_channels = length;  // Of kPosition, and one of three ways for kGroup.
+  std::int64_t row_channels = length;  // For kPosition, and one of three ways for kGroup.
   std::int64_t spatial = 1;
   if (spec.rows == Rows::kPosition) {
     spatial = random.Chance(20) ? 1
@@ -106,7 +106,7 @@ std::int64_t ChooseShape(std::int64_t length, StagedSpec* staged, Random& random
     row_channels = std::min(length, random.Draw(1, 40));
     spatial = (length + row_channels - 1) / row_channels;
   }
-  // Blocks want rows that lie together.
+  // Blocks need contiguous rows.
   const bool together = spec.layout != Layout::kInterleaved &&
                         (spec.rows == Rows::kGroup) == (spec.layout == Layout::kChannelsFirst);
   if (spec.quantization_scale == QuantizationScale::kBlock && !together) {

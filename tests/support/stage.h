@@ -1,4 +1,4 @@
-// The stages of the contract as things that a spec can be given, so that tests can draw pairs.
+// The contract's stages as additions to a spec, so that tests can draw pairs.
 
 #ifndef NORMD_TESTS_SUPPORT_STAGE_H_
 #define NORMD_TESTS_SUPPORT_STAGE_H_
@@ -32,14 +32,14 @@ enum class Stage : std::uint8_t {
 };
 inline constexpr int kStages = 17;
 
-// A spec that grows by stages, and what else a case needs.
+// A spec that grows by stages, and a case's other properties.
 struct StagedSpec {
   NormSpec spec;
   bool input_bias = false;
-  std::string names;  // Of its stages.
+  std::string names;  // The names of its stages.
 
-  // Sets the fields of a stage, with a choice where it has one. Not all stages go together: ask
-  // IsValid.
+  // Sets the fields of a stage, and draws its variant if it has several. Not all stages go
+  // together: ask IsValid.
   void Add(Stage stage, Random& random);
   bool IsValid() const;
   // With an interleaved layout: cuts the channels, which are set, into runs of one group.
@@ -50,7 +50,7 @@ struct StagedSpec {
 StagedSpec PlainSpec(DType dtype, Layout layout, Rows rows, Statistics statistics);
 
 // Sets channels and groups, and returns spatial, so that rows have `length` elements, or a few more
-// where they hold several channels.
+// if they have several channels.
 std::int64_t ChooseShape(std::int64_t length, StagedSpec* staged, Random& random);
 
 }  // namespace normd::norm::testing

@@ -15,14 +15,14 @@ namespace normd::norm::testing {
 namespace {
 
 constexpr double kFloatRounding = 0x1p-24;
-// What float32 may add to a scale and to what is divided by it.
+// The error that float32 may add to a scale and to the scaled value.
 constexpr double kScaleError = 4 * kFloatRounding;
 
-// The relative rounding error of the accumulation type; of float64 with that of the reference,
-// whose sums are plain.
+// The relative rounding error of the accumulation type; for float64 with the reference's, whose
+// sums are plain.
 double Rounding(DType dtype) { return dtype == DType::kFloat64 ? 128 * 0x1p-53 : kFloatRounding; }
 
-// At most, relative to a number.
+// The maximum, relative to a number.
 double UnitOf16Bits(DType dtype) {
   if (dtype == DType::kFloat16) return 0x1p-10;
   return dtype == DType::kBFloat16 ? 0x1p-7 : 0;
@@ -119,7 +119,7 @@ class Check {
     const std::int64_t row = Sample(i) * spec_.groups + Channel(i) / group_channels;
     return spec_.rows == Rows::kGroup ? row : row * segment_.spatial() + Position(i);
   }
-  // Of scale_out.
+  // The index of an element's scale in scale_out.
   std::int64_t Scale(std::int64_t i) const {
     if (spec_.quantization_scale == QuantizationScale::kRow) return Row(i);
     const std::int64_t length = RowLength(spec_, segment_.spatial());
@@ -155,7 +155,7 @@ class Check {
     NormParams params = params_;
     Segment segment = reference_;
     segment.params = nullptr;
-    if (spec.residual_out) {  // From the v that was written.
+    if (spec.residual_out) {  // From the written v.
       segment.x = segment_.output(S::kResidualOut);
       segment.residual = segment.gate = nullptr;
       spec.residual = spec.residual_out = spec.gate = false;
@@ -171,7 +171,7 @@ class Check {
     Status status =
         NormalizeReference(spec, params, segment, {y_.data(), mean_.data(), rstd_.data()});
     if (!status.ok()) return "reference: " + status.message();
-    // The same without what follows the normalization.
+    // The same without the steps after the normalization.
     params.gamma = params.beta = {};
     spec.style = Style::kNone;
     spec.styles = 0;
@@ -194,7 +194,7 @@ class Check {
     return "";
   }
 
-  // How far, relative to a row's deviation, its elements and its statistics may be off.
+  // The errors allowed, relative to a row's deviation, in its elements and its statistics.
   void FindRowErrors() {
     row_error_.assign(rstd_.size(), units_);
     element_error_.assign(rstd_.size(), 0);
@@ -211,15 +211,14 @@ class Check {
       const double rstd = given ? 1.5 : rstd_[row];
       const double of_mean = given ? 4 : std::fabs(mean_[row]) * rstd;
       const double most = largest[row] + of_mean;
-      if (centered) {  // What the accumulation type loses of numbers as large as the row's.
+      if (centered) {  // The accumulation type's error for numbers as large as the row's.
         const bool combined = spec_.combine_input != Combine::kNone;
         const double lost = rounding_ * (combined ? 8 * most : of_magnitude_ ? most : of_mean);
         row_error_[row] += large_mean_ && !combined ? std::min(lost, 1e-4) : lost;
       }
-      if (!std::isfinite(row_error_[row])) row_error_[row] = units_;  // Beside an infinity.
+      if (!std::isfinite(row_error_[row])) row_error_[row] = units_;  // Next to an infinity.
       if (visible || !rounds_twice() || !std::isfinite(most / rstd)) continue;
-      // Each element is off by the roundings of terms that are of order 1, and then perhaps by one
-      // of the type.
+      // Each element has the rounding errors of terms of order 1, and then perhaps one of the type.
       const double value = most / rstd;
       const double off = 16 * rounding_ + (is_half() ? Spacing(spec_.dtype, value) : 0);
       element_error_[row] = off * rstd;
@@ -270,7 +269,7 @@ class Check {
         }
         break;
       case Style::kTensor: {
-        // Numbers of order 1, and whatever the deviation makes of large ones.
+        // Numbers of order 1, and large ones times the deviation.
         const std::int64_t count = reference_.style_spatial;
         double most = 1 + std::sqrt(spec_.eps);
         for (std::int64_t s = 0; s < count; ++s) {
@@ -290,7 +289,7 @@ class Check {
     }
   }
 
-  // How far each result may be off before it is rounded or quantized.
+  // The error allowed in each result before it is rounded or quantized.
   void FindErrors() {
     error_.resize(y_.size());
     const bool centered =
@@ -302,23 +301,23 @@ class Check {
       const double row = row_error_[of_row];
       const auto at = static_cast<std::size_t>(Sample(index) * spec_.channels + Channel(index));
       const double factor = factor_[at];
-      // A mean is off by a part of the deviation; of given ones, by a part of theirs.
+      // The mean's error is a part of the deviation; for given ones, a part of theirs.
       const double mean_error =
           !centered ? 0 : row * (spec_.statistics == Statistics::kGiven ? 4 : 1);
       const double terms = u * factor + offset_[at];
       double error = (row * u + mean_error + element_error_[of_row]) * factor + units_ * terms;
       if (spec_.activation != Activation::kNone) {
         error *= 1.13;
-        // What 16 bits hold of it is promised to be within one unit (docs/operations.md).
+        // In 16 bits it is promised to be within one unit (docs/operations.md).
         const bool joined = spec_.combine_output != Combine::kNone;
         error += unit16_ * (joined ? terms : std::fabs(y_[i]));
       }
       error = Joined(index, error, terms) + units_ * std::fabs(y_[i]);
-      error_[i] = std::isfinite(error) ? error : 0;  // Beside NaNs and infinities.
+      error_[i] = std::isfinite(error) ? error : 0;  // Next to NaNs and infinities.
     }
   }
 
-  // What an error becomes where the second tensor joins the output.
+  // The error after the second tensor is combined with the output.
   double Joined(std::int64_t index, double error, double terms) const {
     if (spec_.combine_output == Combine::kNone) return error;
     const double other = segment_.InputAt(S::kOther, index);
@@ -430,7 +429,7 @@ class Check {
   const Segment reference_;
   const double rounding_;
   const double units_;
-  const double unit16_;  // The last place's of a 16-bit type, 0 of the others.
+  const double unit16_;  // One unit in the last place of a 16-bit type, 0 for others.
   const bool large_mean_;
   const bool of_magnitude_;
   std::vector<double> y_, u_, mean_, rstd_, row_error_, element_error_, factor_, offset_, error_;

@@ -1,4 +1,4 @@
-// What backends computed of a segment, held against the float64 reference within bounds that follow
+// Compares a backend's results for a segment with the float64 reference, within bounds that follow
 // from the accumulation type.
 
 #ifndef NORMD_TESTS_SUPPORT_STAGED_CHECK_H_
@@ -12,8 +12,8 @@
 namespace normd::norm::testing {
 
 struct StagedBounds {
-  // Roundings of the accumulation type that a normalized value, the statistics, and each term of
-  // what follows may be off.
+  // Rounding errors of the accumulation type allowed in a normalized value, the statistics, and
+  // each later term.
   double roundings = 12;
   // The mean is large against the deviation: the contract's own bound for normalized values.
   bool large_mean = false;
@@ -21,14 +21,14 @@ struct StagedBounds {
   bool of_magnitude = true;
 };
 
-// Empty if each output of a segment that was prepared and computed is right; else the first that is
-// not. `params` are those that count for it.
+// Empty if each output of a prepared and computed segment is right; else the first wrong one.
+// `params` are those that apply to it.
 //
-// The bounds are of the magnitude of the terms, not of the result, so that terms that cancel do not
-// ask for more than the accumulation type has. y is compared after its rounding: an element may be
-// what any float64 number within the bound becomes in y's type, or quantized. residual_out is
-// exact, but where the accumulation type cannot hold the sum of three terms or a product. Where v
-// is written, y is held against the v that was written.
+// The bounds depend on the magnitude of the terms, not of the result, so that cancelling terms do
+// not require more than the accumulation type has. y is compared after its rounding: an element may
+// be the rounded or quantized form of any float64 number within the bound. residual_out is exact,
+// unless the accumulation type cannot hold the sum of three terms or a product. If v is written, y
+// is compared with the result for the written v.
 std::string CheckStaged(const NormSpec& spec, const NormParams& params,
                         const StagedSegment& segment, const StagedBounds& bounds = {});
 

@@ -57,11 +57,11 @@ class GuardedBytes {
 // Normal numbers, the same for the same place of `random`'s sequence.
 void FillNormal(DType dtype, void* data, std::int64_t count, Random& random);
 
-// Parameters of any types for a spec, each of which may be missing where it may.
+// Parameters of any types for a spec; each optional one may be missing.
 class StagedParams {
  public:
   StagedParams(const NormSpec& spec, bool input_bias, Random& random);
-  // A gamma and perhaps a beta of x's type at aligned addresses, as models have them.
+  // A gamma and perhaps a beta of x's type at aligned addresses, as in models.
   static StagedParams OfRowsType(const NormSpec& spec, Random& random);
 
   NormParams View() const;
@@ -102,7 +102,7 @@ class StagedSegment {
   StagedSegment(const NormSpec& spec, std::int64_t samples, std::int64_t spatial,
                 std::int64_t style_spatial, Random& random);
 
-  // The same with an interleaved layout and runs of positions that are given.
+  // The same with an interleaved layout and given runs of positions.
   StagedSegment(const NormSpec& spec, std::int64_t samples, const RunSizes& spatial_runs,
                 Random& random);
 
@@ -120,11 +120,11 @@ class StagedSegment {
   double InputAt(In in, std::int64_t index) const;
   void SetInput(In in, std::int64_t index, double value);
 
-  // Asks for the statistics that the spec has.
+  // Asks for the spec's statistics.
   void WantStatistics(bool wanted);
-  // Draws which outputs lie on which inputs.
+  // Draws which outputs overwrite which inputs.
   void DrawPlacement(Random& random);
-  // Draws offsets from 256-byte boundaries, whole elements or, of inputs, any bytes.
+  // Draws offsets from 256-byte boundaries: whole elements or, for inputs, any bytes.
   void DrawOffsets(bool any_byte, Random& random);
 
   // Inputs are new copies, outputs are poisoned. The pointers are valid until the next call.
@@ -132,14 +132,15 @@ class StagedSegment {
   // The pristine inputs, and no outputs.
   Segment Reference() const;
 
-  // What was written since Prepare; null if the output is not wanted.
+  // The bytes written since Prepare; null if the output is not wanted.
   const void* output(Out out) const;
   double OutputAt(Out out, std::int64_t index) const;
 
-  // Empty if nothing was written beside the outputs, and no input that is not in place of one.
+  // Empty if nothing was written beside the outputs, nor to an input that is not overwritten by
+  // one.
   std::string StrayWrites() const;
-  // Empty if the outputs are those of samples [first, first + samples()) of another, byte by byte;
-  // those that one of the two did not want are not compared.
+  // Empty if the outputs equal those of samples [first, first + samples()) of another, byte by
+  // byte; outputs that one of the two did not want are not compared.
   std::string Differences(const StagedSegment& whole, std::int64_t first) const;
 
  private:

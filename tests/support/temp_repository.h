@@ -1,4 +1,4 @@
-// A folder of its own for a test, and a model repository in it.
+// A folder for a test, and a model repository in it.
 
 #ifndef NORMD_TESTS_SUPPORT_TEMP_REPOSITORY_H_
 #define NORMD_TESTS_SUPPORT_TEMP_REPOSITORY_H_
@@ -11,7 +11,7 @@
 
 namespace normd::test {
 
-// Makes the folder, and removes it with all that is in it at the end.
+// Makes the folder, and removes it with its contents at the end.
 class TempFolder {
  public:
   TempFolder();

@@ -15,7 +15,7 @@ namespace {
 constexpr unsigned char kGuard = 0xA5;
 constexpr std::size_t kBoundary = 256;
 
-// Consecutive 16-bit floats are consecutive numbers, with both zeros at 0.
+// Consecutive 16-bit floats become consecutive numbers, with both zeros at 0.
 int Ordered(std::uint16_t bits) {
   const int magnitude = bits & 0x7FFF;
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
@@ -29,7 +29,7 @@ std::uint16_t Rounded(DType dtype, double value) {
 
 bool IsHalf(DType dtype) { return SizeOf(dtype) == 2; }
 
-// What `expected` becomes in `dtype`, for the special values.
+// `expected` rounded to `dtype`, for the special values.
 double Round(DType dtype, double value) {
   double storage = 0;
   StoreElement(dtype, &storage, 0, value);

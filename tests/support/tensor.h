@@ -30,7 +30,7 @@ enum class Data {
 class Tensor {
  public:
   Tensor(DType dtype, std::int64_t count, std::int64_t offset = 0);
-  // data_ points into storage_, which a move takes along.
+  // data_ points into storage_, which a move keeps.
   Tensor(Tensor&&) = default;
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;
@@ -44,9 +44,9 @@ class Tensor {
   double Get(std::int64_t index) const;
   void Set(std::int64_t index, double value);
 
-  // The same elements for the same seed, whatever the dtype, but for rounding.
+  // The same elements for the same seed and any dtype, except for rounding.
   void Fill(Data data, std::uint64_t seed);
-  // Each byte a pattern that is a NaN in every format.
+  // Fills each byte with a pattern that is a NaN in every format.
   void Poison();
   void CopyFrom(const Tensor& other);
 
@@ -76,20 +76,20 @@ struct ParamSet {
   Tensor variance;
 };
 
-// How far results may be from the float64 reference.
+// The error allowed in results against the float64 reference.
 struct Tolerance {
   double absolute = 0;
   double relative = 0;
-  // For float16 and bfloat16: units in the last place of the rounded reference, besides `absolute`.
+  // For float16 and bfloat16: units in the last place of the rounded reference, beside `absolute`.
   int ulps = 0;
 };
 
-// Well within the contract's 1e-4 for float32, for data without trouble; one unit in the last place
-// for the 16-bit types, or float32's rounding error where that is more.
+// Well within the contract's 1e-4 for float32, for well-behaved data; one unit in the last place
+// for the 16-bit types, or float32's rounding error if that is more.
 Tolerance TightTolerance(DType dtype);
 
-// Empty if each element of y is as close to expected as the tolerance says (a NaN to a NaN, an
-// infinity to the same); otherwise the worst element, named.
+// Empty if each element of y is within the tolerance of its expectation (a NaN equals a NaN, an
+// infinity itself); otherwise a description of the worst element.
 std::string Compare(const Tensor& y, const std::vector<double>& expected, Tolerance tolerance);
 
 }  // namespace normd::norm::testing

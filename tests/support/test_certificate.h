@@ -1,5 +1,4 @@
-// Certificates for tests of TLS on loopback, valid for 127.0.0.1 and for nothing else. They are no
-// secrets.
+// Certificates for tests of TLS on loopback, valid only for 127.0.0.1. They are not secret.
 
 #ifndef NORMD_TESTS_SUPPORT_TEST_CERTIFICATE_H_
 #define NORMD_TESTS_SUPPORT_TEST_CERTIFICATE_H_

@@ -1,4 +1,4 @@
-// Lanes that a test drives: one that computes nothing, one that fails, one that stalls.
+// Lanes that a test drives: one computes nothing, one fails, one stalls.
 
 #ifndef NORMD_TESTS_SUPPORT_TEST_LANES_H_
 #define NORMD_TESTS_SUPPORT_TEST_LANES_H_
@@ -13,8 +13,8 @@
 
 namespace normd {
 
-// Without a thread: holds what Execute gave it until the test completes it, so it stands for a lane
-// that works asynchronously. Outputs are empty. Not thread-safe.
+// Has no thread: holds the batches of Execute until the test completes them, like a lane that works
+// asynchronously. Outputs are empty. Not thread-safe.
 class PuppetLane final : public Lane {
  public:
   explicit PuppetLane(std::string name = "puppet:0") : name_(std::move(name)) {}
@@ -27,7 +27,7 @@ class PuppetLane final : public Lane {
   void Flush() override;
 
   std::size_t held() const { return held_.size(); }
-  // The batch that Execute took first and that is not yet completed.
+  // The first batch of Execute that is not completed.
   const Batch& front() const { return *held_.front(); }
   void CompleteFront(const absl::Status& status = absl::OkStatus());
 
@@ -38,7 +38,7 @@ class PuppetLane final : public Lane {
 };
 
 // Does the inner lane's work, but fails with `error` at batch `fail_at` (the first is 0) and every
-// one after it: those end with INTERNAL, and the error's RetryAfterOf, and are not computed.
+// later one: these end with INTERNAL and the error's RetryAfterOf, without being computed.
 class FaultyLane final : public Lane {
  public:
   FaultyLane(std::unique_ptr<Lane> inner, int fail_at, absl::Status error)
@@ -61,7 +61,7 @@ class Gate {
  public:
   void Open();
   void Close();
-  // Waits until `lanes` stand before the closed gate.
+  // Waits until `lanes` are at the closed gate.
   void WaitForStalled(int lanes);
   // Waits until the gate is open.
   void Pass();
