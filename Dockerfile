@@ -55,7 +55,7 @@ USER 10001:10001
 EXPOSE 8001 8002
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s CMD ["normctl", "health"]
-# Of a flag that is given twice the last counts, so that docker run's arguments add to these.
+# The last of repeated flags counts, so docker run's arguments override these.
 # --insecure: without it, and without --tls_cert and --tls_key, normd listens on loopback alone.
 ENTRYPOINT ["normd", "--model_repository=/models", "--listen=0.0.0.0:8001", \
             "--metrics_listen=0.0.0.0:8002", "--insecure"]

@@ -385,7 +385,7 @@ churn_client() {
   done
 }
 
-# Of the churn's clients that run, the shells.
+# The shells of the churn's running clients.
 loops=()
 
 # end_clients: as an interrupted churn leaves them.

@@ -28,7 +28,8 @@ import sbom
 HEADERS = ("/usr/include/boost/version.hpp", "/usr/include/nlohmann/json.hpp",
            "/usr/include/hwy/highway.h", "/usr/include/spdlog/spdlog.h",
            "/usr/include/absl/base/config.h", "/usr/include/oneapi/tbb/version.h")
-LICENCE = "/usr/share/common-licenses/Apache-2.0"  # Of the package with all of them, and os-release.
+# Belongs to the package with all of them, and os-release.
+LICENCE = "/usr/share/common-licenses/Apache-2.0"
 USER = 10001
 PASSWD = ("root:x:0:0:root:/root:/usr/sbin/nologin\n"
           f"normd:x:{USER}:{USER}::/nonexistent:/usr/sbin/nologin\n")
@@ -64,7 +65,7 @@ def add_library(root, name):
 
 
 def add_package(root, package):
-    # Of some packages the whole folder is a link to another's.
+    # Some packages' folders are links to another's.
     write(root / package.copyright_file.relative_to("/"),
           package.copyright_file.read_text(encoding="utf-8", errors="replace"))
     write(root / "var/lib/dpkg/status.d" / package.name, packages.status(package.name))

@@ -99,7 +99,7 @@ class Connection:
         self.closed = False
         self.flush()
         if not self.reads:
-            self.pump()  # Whoever does not acknowledge the server's settings gets no further.
+            self.pump()  # A client that does not acknowledge the server's settings gets no further.
 
     def flush(self):
         data = self.h2.data_to_send()

@@ -92,8 +92,8 @@ class TlsAddress(tuple):
 
 
 class Context:
-    """What a scenario is given. With `tls` its servers speak it, and so does whoever connects to
-    their addresses."""
+    """The arguments of a scenario. With `tls` its servers, and the clients that connect to them,
+    use TLS."""
 
     def __init__(self, binaries, models, short):
         self.binaries = pathlib.Path(binaries)

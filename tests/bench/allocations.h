@@ -13,7 +13,7 @@ struct Allocations {
   std::int64_t bytes = 0;  // As asked for.
 };
 
-// Of all threads since the program began, those of the libraries included. Thread-safe.
+// The allocations of all threads since the program began, including the libraries'. Thread-safe.
 Allocations CountAllocations();
 
 }  // namespace normd

@@ -161,7 +161,7 @@ class BareCaller {
 
 struct Sample {
   double calls_per_second = 0;
-  double cpu_us = 0;  // Of client and server, for one call.
+  double cpu_us = 0;  // Client and server together, per call.
 };
 
 double CpuMicroseconds() {

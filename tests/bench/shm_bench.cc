@@ -55,7 +55,7 @@ namespace normd {
 namespace {
 
 constexpr std::int64_t kRowElements = 4096;
-constexpr char kEcho[] = "echo, unix";  // Of a message that names a region.
+constexpr char kEcho[] = "echo, unix";  // The message names a region.
 constexpr char kPath[] = "/inference.GRPCInferenceService/ModelInfer";
 
 [[noreturn]] void Exit(const std::string& why) {

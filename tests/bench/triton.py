@@ -84,7 +84,7 @@ class Server:
         return sum(float(value) for value in re.findall(ANSWERED[self.name] % MODEL, text))
 
     def cpu_seconds(self):
-        """Of the process and its descendants."""
+        """The memory of the process and its descendants."""
         stats = {}
         for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
             try:

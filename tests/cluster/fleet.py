@@ -60,12 +60,13 @@ class Replica:
         return self.normctl("health").returncode == 0
 
     def tell(self, line):
-        """Of failing_normd, whose standard input says what fails."""
+        """Sends a line to failing_normd, whose standard input says what fails."""
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
 
     def series(self, name, *labels):
-        """Of the metric, those that have all of the labels, each such as 'code="OK"': (labels, value)."""
+        """The metric's series with all of the labels, each such as 'code="OK"', as (labels, value).
+        """
         text = subprocess.run(
             self.machine.command("curl", "-s", f"http://{self.machine.address}:8002/metrics"),
             capture_output=True, text=True, check=True).stdout

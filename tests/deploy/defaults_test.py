@@ -15,7 +15,7 @@ NONE = "none"
 
 
 def defaults_of(normd):
-    """Of each flag what stands in parentheses at the end of its help; `none` where nothing does."""
+    """The text in parentheses at the end of each flag's help; `none` for flags without one."""
     text = subprocess.run([normd, "--help"], check=True, capture_output=True, text=True,
                           timeout=60).stdout
     found = {}

@@ -83,7 +83,8 @@ def faults_of_binary(path):
 
 
 def faults_of_command(arguments):
-    """Of one compilation. The binaries alone would not tell of one library without the flags."""
+    """Checks one compilation. The binaries alone would not show a single library without the flags.
+    """
     protector = [one for one in arguments if re.match(r"-f(no-)?stack-protector", one)]
     fortify = [one for one in arguments if re.match(r"-[DU]_FORTIFY_SOURCE", one)]
     optimised = [one for one in arguments if re.fullmatch(r"-O\w*", one)]

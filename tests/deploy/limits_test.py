@@ -27,7 +27,7 @@ LOWERED = "of memory are left"
 
 
 def grants():
-    """Of each place its name, bytes of memory and number of threads."""
+    """The name, bytes of memory and number of threads of each place."""
     text = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
     service = yaml.safe_load(text)["services"]["normd"]
     yield "compose.yaml", service["mem_limit"], service["pids_limit"]

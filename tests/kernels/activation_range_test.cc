@@ -168,7 +168,7 @@ class KernelActivationRowTest : public ::testing::TestWithParam<DType> {
   std::vector<double> gamma_, values_;
 };
 
-// Of rows at an odd address other code takes care.
+// Other code computes rows at odd addresses.
 TEST_P(KernelActivationRowTest, IsWithinOneUnitInTheLastPlaceAtEveryAddress) {
   NormParams params;
   params.gamma = {gamma_.data(), DType::kFloat64};

@@ -157,7 +157,7 @@ class KernelBitsTest : public ::testing::TestWithParam<std::tuple<Path, DType, L
   // In a segment of several samples, beside other segments.
   void CheckInABatch(const Case& one, const ParamSet& params, const Tensor& x,
                      const Tensor& expected) {
-    // Of the longest samples, few.
+    // Few of the longest samples.
     const std::int64_t most = x.count() > (1 << 18) ? 1 : 3;
     const std::int64_t before = Draw(0, most);
     const std::int64_t samples = before + 1 + Draw(0, most);

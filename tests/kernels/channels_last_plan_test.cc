@@ -66,7 +66,7 @@ TEST(ChannelsLastPlanTest, WithoutClustersAndCooperativeLaunchWhatABlockCannotHo
   limits.resident_clusters.fill(0);
   limits.cooperative_launch = false;
   const NormSpec spec = ChannelsLast(64, 8, DType::kFloat32);
-  EXPECT_EQ(StripsOf(spec, 49, limits), Strategy::kCluster);  // Of one block.
+  EXPECT_EQ(StripsOf(spec, 49, limits), Strategy::kCluster);  // One block.
   EXPECT_EQ(StripsOf(spec, 128 * 128, limits), Strategy::kSplit);
 }
 

@@ -17,7 +17,7 @@ enum class Op { kInstanceNorm, kInstanceNormGiven, kGroupNorm, kLayerNorm, kRmsN
 struct Shape {
   std::int64_t samples;
   std::int64_t channels;
-  std::int64_t groups;  // Of kGroupNorm.
+  std::int64_t groups;  // For kGroupNorm.
   std::int64_t spatial;
 };
 

@@ -126,7 +126,7 @@ TEST(PlanTest, PlansKeepToDevice) {
 TEST(PlanTest, LongerRowsNeverGetSmallerStrategy) {
   for (const DeviceLimits& limits : Devices()) {
     for (DType dtype : kTypes) {
-      Strategy last_of[2] = {Strategy::kWarp, Strategy::kWarp};  // Of whole vectors, ragged.
+      Strategy last_of[2] = {Strategy::kWarp, Strategy::kWarp};  // Whole vectors, ragged.
       for (std::int64_t length : Lengths()) {
         Strategy& last = last_of[length * static_cast<std::int64_t>(SizeOf(dtype)) % 16 != 0];
         const Strategy strategy = PlanFor(LayerNormSpec(length, dtype), 1, limits).strategy;

@@ -154,7 +154,7 @@ TEST_P(StagesTest, LongRowsAgreeWithTheReference) {
     if (boundary > 2048) continue;
 #endif
     for (const std::int64_t beside : {-1, 0, 1}) {
-      // Of the longest rows, few stages.
+      // Few stages for the longest rows.
       const std::int64_t step = boundary > 16384 ? 12 : boundary > 4096 ? 5 : 2;
       for (std::int64_t stage = random_.Draw(0, step - 1); stage < kStages; stage += step) {
         const StagedSpec staged =

@@ -37,7 +37,7 @@ def is_function(head):
 def functions(text):
     """The functions of a source: (first line, lines, what precedes the body)."""
     text = IGNORED.sub(blank, text)
-    begin = 0  # Of the declaration that is read.
+    begin = 0  # The current declaration.
     depth = 0  # Braces that are open within a function or an initialiser, which `body` began.
     body = None
     for match in re.finditer(r"[{};]|\b(?:public|private|protected):", text):

@@ -7,7 +7,7 @@ import functions
 
 
 def lines(text):
-    """Of each function: its name, or what stands before the parenthesis, and its lines."""
+    """Each function's name, which is the text before the parenthesis, and its lines."""
     return [(head.split("(")[0].split()[-1], count) for _, count, head in functions.functions(text)]
 
 

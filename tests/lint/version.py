@@ -60,7 +60,7 @@ def findings(root):
         if not said or set(said) != {version}:
             found.append(f"{place[0]}: says {', '.join(said) or 'no version'}, wanted {version}")
     known = {path for path, _ in PLACES} | {CHANGES}
-    # Of a name with a version of its own, such as libnorm.so.0.1.0 or ">=0.1.0", it is no copy.
+    # A name with its own version, such as libnorm.so.0.1.0 or ">=0.1.0", is not a copy.
     copy = re.compile(rf"(?<![\w.=<>~^-]){re.escape(version)}(?![\w.]*\d)|normd[:/ @=]+v?{re.escape(version)}")
     for name, text in texts(root):
         if name in known:

@@ -19,7 +19,7 @@ import tempfile
 from served import LIMIT_S, SKIPPED, Server, environment
 
 PACKAGES = ["perf-analyzer>=2.60,<3"]
-GLIBC = (2, 38)  # Of the wheel's program.
+GLIBC = (2, 38)  # The wheel's program needs it.
 SHAPE = ["--shape", "x:1,64,16,16"]
 
 # Each mode's arguments, and how many loads it measures.

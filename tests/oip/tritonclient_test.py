@@ -19,11 +19,11 @@ import sys
 from served import LIMIT_S, SKIPPED, Server, environment
 
 PACKAGES = ["tritonclient[grpc]>=2.73,<3"]
-SHAPE = (2, 64, 5, 3)  # Of instance_norm_64 and group_norm_64_8.
+SHAPE = (2, 64, 5, 3)  # For instance_norm_64 and group_norm_64_8.
 
 
 def tests(options):
-    # Of the virtual environment.
+    # In the virtual environment.
     import ml_dtypes
     import numpy as np
     import tritonclient.grpc as triton

@@ -171,7 +171,7 @@ class Exchanged(unittest.TestCase):
                 status = self.status(normd, files)
                 self.assertEqual(status(access.spare(number)), 200, kind)
                 self.assertEqual(status("x" * 43), 401, kind)
-                # Whoever follows the files has waited for none of them.
+                # The code that follows the files has waited for none of them.
                 take_away = pathlib.Path.rmdir if kind == "folder" else pathlib.Path.unlink
                 for name in names:
                     take_away(files.path / name)
@@ -186,7 +186,7 @@ class Exchanged(unittest.TestCase):
 
     @staticmethod
     def status(normd, files):
-        """Of /metrics for a token, without the folder's own certificates."""
+        """The body of /metrics for a token, without the folder's own certificates."""
         context = ssl.create_default_context(cafile=files["trusted"])
         context.load_cert_chain(files["client.crt"], files["client.key"])
 

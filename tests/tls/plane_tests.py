@@ -123,7 +123,7 @@ class AdminCalls(unittest.TestCase):
                 self.assertEqual({path.rsplit("/", 1)[1] for path in denied}, ADMIN_METHODS)
                 for path, (code, said) in operator.items():
                     self.assertNotIn(code, (None, PERMISSION_DENIED, UNAUTHENTICATED), path + said)
-                # The policy has no rule for whoever is at the other end of a unix socket, either.
+                # The policy has no rule for callers over a unix socket either.
                 for nobody in ([], bearer(secrets.token_urlsafe(32))):
                     for path, (code, said) in self.codes(address, nobody).items():
                         self.assertEqual(code, UNAUTHENTICATED, path + said)

@@ -167,7 +167,7 @@ void CompareSharedMemory(const std::unique_ptr<ReceivedSharedMemory>& got, const
 template <typename Tensors, typename Raw>
 void CompareAll(const ReceivedInferTensors& got, const Tensors& want, const Raw& raw, bool every,
                 std::string& differences) {
-  int next = 0;  // Of the raw contents.
+  int next = 0;  // Index into the raw contents.
   Expect("tensors", static_cast<int>(got.size()), want.size(), differences);
   for (int i = 0; i < want.size() && differences.empty(); ++i) {
     const ReceivedInferTensor& tensor = got[static_cast<std::size_t>(i)];
@@ -213,8 +213,8 @@ std::string Compare(const InferResponseView& got, const inference::ModelInferRes
   return differences;
 }
 
-// Of `part`, which was read, with the generated class's message, which has the same bytes or, where
-// those of the part are themselves no message, none.
+// Compares `part` with the generated class's message, which has the same bytes; if the part's bytes
+// are not a message, there is none.
 template <typename Generated>
 std::string CompareParts(const StreamPartView& part, const Generated& want, bool parses) {
   using Kind = StreamPartView::Kind;

@@ -135,7 +135,8 @@ class FakeCuda(_cuda.Cuda):
 
     def over(self, memory: Any) -> Any:
         flat = torch.from_numpy(np.asarray(Holder(memory)))
-        self._devices[flat.data_ptr()] = (memory.device, None)  # Whose end is looked for.
+        # The second is its finalizer, if it is watched.
+        self._devices[flat.data_ptr()] = (memory.device, None)
         return flat
 
     def stream(self, device: int) -> FakeStream:
@@ -189,7 +190,7 @@ class DeviceServer:
         self.hold.set()
         self.holding = threading.Semaphore(0)
         self.breaches: list[str] = []
-        self.checks_order = True  # Of one thread's calls.
+        self.checks_order = True  # For the calls of one thread.
         self._real = grpc.insecure_channel(target, [("grpc.max_receive_message_length", -1)])
         self._executor = futures.ThreadPoolExecutor(16)
         options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]

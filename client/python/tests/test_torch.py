@@ -33,7 +33,7 @@ def test_autograd_is_refused(client, server):
     with pytest.raises(normd.InvalidArgumentError) as error:
         client.normalize("instance_norm_64", x)
     assert error.value.field == "requires_grad"
-    # Of the calling thread, which is not the one that the fixture's aio client runs on.
+    # In the calling thread, which is not that of the fixture's aio client.
     with torch.no_grad(), normd.Client(server.address) as own:
         own.normalize("instance_norm_64", x)
 

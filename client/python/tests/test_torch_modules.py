@@ -372,7 +372,7 @@ class TestLinearNorm:
             with pytest.raises(RuntimeError, match="prepared"):
                 operator(x, y, prepared, *options)
         layer.prepare()
-        with pytest.raises(RuntimeError, match="prepared"):  # Of another eps.
+        with pytest.raises(RuntimeError, match="prepared"):  # Another eps.
             operator(x, y, layer._prepared.weight, 32, 48, 1e-3, True, True, 1, 0.01, 0)
 
     def test_opcheck(self):
@@ -437,7 +437,7 @@ def test_axes_need_not_be_adjacent(activation):
         options = {"eps": 1e-6, "axis": (1, 3), "activation": activation}
         assert normd_torch.rms_norm(x, shape, weight, **options, out=out) is out
         assert torch.equal(out, y)
-        # Of axes that are adjacent, the same as by the first of them.
+        # For adjacent axes, the same as with the first of them.
         assert torch.equal(
             normd_torch.layer_norm(x, (6, 5), axis=(1, 2)),
             normd_torch.layer_norm(x, (6, 5), axis=1),
@@ -450,7 +450,7 @@ def test_axes_need_not_be_adjacent(activation):
 
 
 def test_functions_refuse_parameters_of_another_shape():
-    """Whose elements are as many, but in another order."""
+    """As many elements, but in another order."""
     x = torch.randn(2, 6, 5, 7)
     last, apart = (5, 7), (6, 7)
     turned, other = torch.randn(7, 5), torch.randn(7, 6)

@@ -226,7 +226,7 @@ class TestWaysIn:
             assert torch.equal(function(x.clone().requires_grad_()), wanted)
         assert torch.equal(function(x.clone().requires_grad_().detach()), wanted)
         assert torch.equal(torch.func.vmap(function)(x[None])[0], wanted)
-        held = torch.ones(3, requires_grad=True)  # Of another part of the model.
+        held = torch.ones(3, requires_grad=True)  # Another part of the model.
         with torch.no_grad():
             y = function(x)
         (held.sum() * y.sum()).backward()

@@ -49,7 +49,8 @@ class Sample:
             "batch_norm": ("running_mean", "running_var", "weight", "bias", "training"),
         }[name]
         self.options.update(zip(order, self.arguments, strict=False))
-        self.options.pop("momentum", None)  # Of the running statistics that training would write.
+        # For the running statistics, which training would write.
+        self.options.pop("momentum", None)
 
     def reference(self):
         """PyTorch's result in float64; its arguments stay as they are."""

@@ -173,7 +173,7 @@ def selects(selector, labels):
 
 
 def around(deployment, objects):
-    """Of what stands around a Deployment: it is there, and selects its pods."""
+    """Checks that the objects around a Deployment exist, and select its pods."""
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     selectors = {
         "Service": lambda spec: spec.get("selector"),

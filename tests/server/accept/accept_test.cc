@@ -184,7 +184,7 @@ TEST_F(AcceptTest, NamesWhatIsWrongWithTheMemoryOfAnOutput) {
   EXPECT_EQ(admission_.inflight_requests(), 0);
 }
 
-// Of several outputs each may be named, in any order, and the others come as buffers.
+// Each of several outputs may be named, in any order; the others come as buffers.
 TEST_F(AcceptTest, EachOfSeveralOutputsGoesWhereTheRequestSays) {
   RequestDescription description = Describe();
   description.model = "add";

@@ -1,4 +1,4 @@
-// Whose requests go first: shares of models, and priorities.
+// The order of requests: shares of models, and priorities.
 
 #include <chrono>
 #include <cstdint>

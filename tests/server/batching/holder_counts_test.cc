@@ -20,7 +20,7 @@ struct Counted : HolderCounts::Entry {
 // What HolderCounts says, against a list that is searched.
 TEST(HolderCountsTest, AgreesWithAListUnderRandomChanges) {
   std::mt19937 random(7);
-  HolderCounts::Spares spares;  // Of both: what one gives back the other takes.
+  HolderCounts::Spares spares;  // Shared by both: one reuses what the other returns.
   HolderCounts counts[2];
   std::vector<std::unique_ptr<Counted>> waiting[2];
   for (int step = 0; step < 20000; ++step) {

@@ -81,8 +81,8 @@ TEST(CallersTest, NothingIsLeftOfThoseWhoAreGone) {
   EXPECT_EQ(callers.peers(), 0U);
 }
 
-// Whoever finds a caller while another lets the last hold on it go finds a whole one, and those who
-// hold one of a name at the same time hold the same.
+// A thread that finds a caller while another drops its last reference finds a whole one, and
+// threads that hold one of a name at the same time hold the same.
 TEST(CallersTest, ManyThreadsComeAndGo) {
   Callers callers;
   std::atomic<bool> wrong{false};

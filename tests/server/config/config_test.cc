@@ -310,8 +310,8 @@ AdminPlace PlaceOf(const std::vector<const char*>& args) {
   return DecideAdminPlace(line->config);
 }
 
-// The default: whoever can reach the server from elsewhere makes no admin call that nobody has
-// allowed.
+// The default: a client that can reach the server from elsewhere can make no admin call that was
+// not allowed.
 TEST(AdminPlaceTest, IsEverywhereOnlyWhereAPolicyOrTheAddressBoundsWhoCalls) {
   for (const char* local : {"--listen=127.0.0.1:1", "--listen=127.8.9.1:1", "--listen=[::1]:1",
                             "--listen=localhost:1", "--listen=unix:///run/n,127.0.0.1:1"}) {

@@ -297,7 +297,7 @@ class CpuOperationsTest : public CpuLaneFixture, public ::testing::WithParamInte
     const bool is_static = spec.quantization_scale == norm::QuantizationScale::kStatic;
     const bool in_blocks = spec.quantization_scale == norm::QuantizationScale::kBlock;
     const auto row_length = static_cast<std::size_t>(norm::RowLength(spec, segment.spatial));
-    const std::size_t length = in_blocks ? 128 : row_length;  // Of what has a scale.
+    const std::size_t length = in_blocks ? 128 : row_length;  // The elements that share a scale.
     const std::size_t scales_of_row = (row_length + length - 1) / length;
     std::vector<double> scales;
     if (!is_static) scales = norm::ReferenceScales(spec, segment, y.data());

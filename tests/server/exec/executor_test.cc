@@ -113,8 +113,8 @@ class ExecutorTest : public testing::Test {
       queue_.Abort(absl::UnavailableError("no working lane"));
     };
   }
-  // Of so many lanes, how many had a batch at once while all that may were held up, which are
-  // `expected`. Everything pushed is answered.
+  // The number of `lanes` lanes that had a batch at once while all that may were held up;
+  // `expected` are awaited. Everything pushed is answered.
   int MostLanesAtOnce(int lanes, bool large, int turns, int expected) {
     Gate gate;
     CountedLane::Counts counts;

@@ -498,7 +498,7 @@ TEST_F(RegionListenerTest, AFloodOfConnectsHoldsUpNoPacket) {
   EXPECT_LE(before_third, 1 + 64) << "all were accepted before the next packet";
 }
 
-// A TCP connection that whoever closes it last waits for, an hour long if nobody ends it.
+// A TCP connection whose last close(2) waits, for an hour if nobody ends it.
 class LingeringSocket {
  public:
   LingeringSocket() {
@@ -521,7 +521,7 @@ class LingeringSocket {
     EXPECT_EQ(setsockopt(mine.get(), SOL_SOCKET, SO_LINGER, &hour, sizeof(hour)), 0);
   }
   Descriptor mine;
-  Descriptor peer;  // Whoever waits goes on when it is closed.
+  Descriptor peer;  // A waiting close(2) continues when it is closed.
 };
 
 class PassedSocketTest : public RegionListenerTest {

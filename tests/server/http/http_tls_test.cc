@@ -71,7 +71,7 @@ class TlsPeer {
     whole = SSL_get_error(ssl_, got) == SSL_ERROR_ZERO_RETURN;
     return all;
   }
-  // Whose the certificate is that the server showed.
+  // The subject of the server's certificate.
   std::string Shown() const {
     X509* certificate = SSL_get1_peer_certificate(ssl_);
     char name[256] = "";

@@ -59,7 +59,7 @@ TEST_F(ExposerTest, AnswersOtherPathsWithNotFound) {
   EXPECT_THAT(HttpGet((*exposer)->port(), "/other"), StartsWith("HTTP/1.1 404"));
 }
 
-// What the server hands to whoever decides, for headers as clients may write them.
+// The server's request to its `refuse` function, for headers as clients may write them.
 TEST_F(ExposerTest, AsksWhoeverDecidesBeforeAnythingElse) {
   ExposerOptions options;
   std::atomic<int> probed{0};

@@ -68,7 +68,7 @@ TEST_F(RepositoryPollTest, ACanaryTakesItsShareAndLeavesIt) {
     return counts;
   };
   EXPECT_THAT(shares(), ElementsAre(std::pair(2, 950), std::pair(3, 50)));
-  // Whoever looks takes nothing of the share.
+  // Looking takes nothing of the share.
   EXPECT_EQ(Served(), 2);
   WriteWeights("m", 3, Weights(4));
   Look(2);

@@ -39,7 +39,7 @@ TEST_F(RepositoryPollTest, LoadsAVersionThatRestsAndRetiresTheOneBefore) {
   EXPECT_EQ(Served(), 2);
   EXPECT_EQ(registry().Find("m", 1).status(),
             absl::NotFoundError("model: m, version 1 is not loaded; known versions: 2"));
-  // Whoever has a health watch on the model sees no gap.
+  // A health watch on the model sees no gap.
   for (const auto& [name, loaded] : changes_) EXPECT_TRUE(loaded);
 }
 

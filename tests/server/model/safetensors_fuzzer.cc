@@ -146,7 +146,7 @@ bool ReadTree(absl::string_view header, std::uint64_t data_bytes, Entries& entri
   return covered == data_bytes && !twice;
 }
 
-// Of two readings of one header.
+// Compares two readings of one header.
 void CheckAgreement(const std::vector<TensorEntry>& tensors, const Entries& entries) {
   Expect(tensors.size() == entries.size(), "both find the same tensors");
   for (const TensorEntry& tensor : tensors) {

@@ -113,7 +113,7 @@ TEST_F(ConnectionTlsTest, WithTlsWatchesTheTraffic) {
   EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kOversize)], 1);
 }
 
-// Whoever acknowledges no settings is held to the number of streams all the same.
+// The limit on streams also holds for a client that acknowledges no settings.
 TEST_F(ConnectionTlsTest, WithTlsEndsAConnectionWithTooManyStreams) {
   ConnectionLoopOptions options = Options();
   options.min_tls_version = kTls12;

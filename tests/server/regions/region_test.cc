@@ -130,7 +130,7 @@ TEST(RegionTest, AFileMadeShorterBreaksItAndNothingElse) {
   EXPECT_TRUE(region->broken());
 }
 
-// Whoever has the mapping has it.
+// The mapping keeps the file's memory.
 TEST(RegionTest, AFileThatIsUnlinkedAndReplacedStays) {
   const SharedFile file(kPage);
   const auto region = *Map(file, 0, kPage);

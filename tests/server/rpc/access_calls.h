@@ -21,11 +21,11 @@ struct AccessRule {
   Right right;
   bool names_model = false;
 };
-// The rule of every method, by its full name. Whoever adds a method adds its rule here.
+// The rule of every method, by its full name. A new method needs a rule here.
 const std::map<std::string, AccessRule>& AccessRules();
 
-// Of the identities that the tests have: h asks for health, u infers with instance_norm_64, w with
-// rms_*, v observes, a is an admin.
+// The tests' identities: h asks for health, u infers with instance_norm_64, w with rms_*, v
+// observes, a is an admin.
 bool MayCall(char identity, const AccessRule& rule);
 
 inline bool IsDenial(grpc::StatusCode code) {

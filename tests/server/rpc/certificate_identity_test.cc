@@ -54,7 +54,7 @@ constexpr char kAnonymous[] = "identity { name: \"anybody\" role: \"health\" ano
 class CertificateIdentityTest : public ::testing::Test {
  protected:
   void Start(const std::string& policy, ClientAuth auth = ClientAuth::kAllow) {
-    // Whoever uses the store goes before it.
+    // The users of the store end before it.
     exposer_.reset();
     server_.reset();
     CertificateStoreOptions certificates;

@@ -222,7 +222,7 @@ std::vector<Fault> ParameterFaults() {
   };
 }
 
-// Of a part of shared memory, in the parameters of an input and of an output.
+// Faults of a part of shared memory, in the parameters of an input and of an output.
 std::vector<Fault> RegionParameterFaults() {
   std::vector<Fault> faults;
   const auto shared = [](auto* tensor, const std::string& key) -> auto& {

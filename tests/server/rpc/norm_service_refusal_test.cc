@@ -323,7 +323,8 @@ class FrameClient {
   const Descriptor socket_;
 };
 
-// Of a message of 8 bytes, its head or without any, each beginning, and then either end.
+// Sends the head of a message of 8 bytes, or none, with each beginning, and then ends in either
+// way.
 TEST(NormServiceRefusalTest, ACutMessageIsRefusedUnlessItsClientHasLeft) {
   TestServer server;
   const std::string whole = std::string("\0\0\0\0\x08", 5) + "\x0a\x06" + "absent";

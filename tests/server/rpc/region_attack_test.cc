@@ -168,8 +168,8 @@ TEST_F(BoundedRequestTest, SizesAreJudgedBeforeIndexesAreCopied) {
 
 class BudgetTest : public RegionAttackTest {
  protected:
-  // Of a request of 4096 samples that lies in regions: its indexes, which are copied, and each
-  // sample's weight and bias.
+  // Held for a request of 4096 samples in regions: its indexes, which are copied, and each sample's
+  // weight and bias.
   static constexpr std::int64_t kCount = 4096;
   static constexpr std::int64_t kIndexBytes = kCount * 8;
   static constexpr std::int64_t kHeldBytes = kIndexBytes + 2 * kCount * 64 * 4;

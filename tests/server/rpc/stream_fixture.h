@@ -51,7 +51,7 @@ inline v1::NormalizeRequest Fused(int samples) {
   return request;
 }
 
-// Of a model with channels last, in float16.
+// For a model with channels last, in float16.
 inline v1::NormalizeRequest HalfRequest(const std::vector<std::int64_t>& shape,
                                         std::uint64_t seed) {
   v1::NormalizeRequest request = MakeRequest("group_norm_320_32_silu_last", shape, seed);

@@ -58,7 +58,7 @@ struct TestServerOptions {
   // With TLS, those of stub().
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
   bool shared_memory = false;  // Whether there are regions.
-  bool named_regions = true;   // Of them, files of /dev/shm by name.
+  bool named_regions = true;   // Files of /dev/shm by name.
   RegionLimits region_limits;
   // Fake devices to compute on, instead of `device`; and the memory that clients share with them,
   // which outlives the server. Null: none.

@@ -22,7 +22,7 @@ using Dims = std::vector<std::int64_t>;
 struct Case {
   const char* name;
   const char* config;
-  std::vector<Dims> parameters;  // Of weight and bias, as many as there are.
+  std::vector<Dims> parameters;  // Weight and bias, if the operation has them.
   std::vector<Dims> inputs;      // For one sample; the first dimension counts samples.
 };
 
