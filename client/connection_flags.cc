@@ -3,16 +3,16 @@
 namespace normd::client {
 
 void ConnectionFlags::AddTo(FlagSet& flags) {
-  flags.Add("tls", &tls, "", "Speaks TLS; each of the next four implies it.");
+  flags.Add("tls", &tls, "", "Uses TLS; each of the next four implies it.");
   flags.Add("tls_ca", &files.ca_file, "FILE",
-            "Certificates (PEM) of those who may sign the server's.");
+            "Authorities (PEM) that may sign the server's certificate.");
   flags.Add("tls_cert", &files.cert_file, "FILE",
             "This client's certificate (PEM), for a server that asks for one.");
   flags.Add("tls_key", &files.key_file, "FILE", "Its key (PEM), without a passphrase.");
   flags.Add("tls_server_name", &files.server_name, "NAME",
             "The name in the server's certificate, if it is not that of --server.");
   flags.Add("token_file", &token_file, "FILE",
-            "A token that says who calls; it goes over TLS, or to this machine alone.");
+            "Token that identifies the caller; it is sent only over TLS or to this machine.");
 }
 
 void ConnectionFlags::Set(ClientOptions& options) const {

@@ -120,7 +120,7 @@ absl::StatusOr<AcceptedStream> TakeStreamHeader(const grpc::ByteBuffer& buffer,
   if (!part.ok()) return part.status();
   v1::NormalizeStreamHeader header;
   if (part->kind != Kind::kHeader || !Parse(*part, header))
-    return BrokenResponse("no header first");
+    return BrokenResponse("its first message is no header");
   if (header.outputs().empty()) return BrokenResponse("no output");
   AcceptedStream accepted;
   std::vector<TensorSpec> outputs;
@@ -136,8 +136,8 @@ absl::StatusOr<AcceptedStream> TakeStreamHeader(const grpc::ByteBuffer& buffer,
     outputs.push_back(*std::move(output));
   }
   if (!AreOf(header.samples(), request.inputs) || !AreOf(header.samples(), outputs)) {
-    return BrokenResponse(
-        absl::StrCat("samples: ", header.samples(), ", of which the tensors do not consist"));
+    return BrokenResponse(absl::StrCat("samples: ", header.samples(),
+                                       ", wanted a divisor of each tensor's elements"));
   }
   accepted.max_chunk_bytes = header.max_chunk_bytes();
   if (accepted.max_chunk_bytes <= 0) return BrokenResponse("max_chunk_bytes: not above 0");
@@ -157,7 +157,8 @@ absl::Status StreamReception::Take(const grpc::ByteBuffer& buffer, StreamChunk& 
   switch (part->kind) {
     case Kind::kHeader: return BrokenResponse("a second header");
     case Kind::kTrailer:
-      if (received_bytes_ < total_bytes_) return BrokenResponse("the trailer too early");
+      if (received_bytes_ < total_bytes_)
+        return BrokenResponse("a trailer before the tensors' end");
       if (!Parse(*part, result.trailer)) return BrokenResponse("a trailer that cannot be read");
       result.complete = true;
       return absl::OkStatus();

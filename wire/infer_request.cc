@@ -110,7 +110,7 @@ absl::StatusOr<EncodedMessage> EncodeInferRequest(const InferMessageHead& head) 
     if (more > kMaxMessageBytes - kHeadBytes - bytes) {
       return absl::InvalidArgumentError(absl::StrCat(
           "input: ", more, " bytes after ", bytes, ", wanted at most ",
-          kMaxMessageBytes - kHeadBytes, " in all, which is what one message carries"));
+          kMaxMessageBytes - kHeadBytes, " in all, the most that one message carries"));
     }
     bytes += more;
   }

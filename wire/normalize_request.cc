@@ -87,7 +87,7 @@ absl::StatusOr<EncodedMessage> EncodeNormalizeRequest(const NormalizeRequestHead
     if (bytes > kMaxBytes - before) {
       return absl::InvalidArgumentError(absl::StrCat("input: ", bytes, " bytes after ", before,
                                                      ", wanted at most ", kMaxBytes,
-                                                     " in all, which is what one message carries"));
+                                                     " in all, the most that one message carries"));
     }
     before += bytes;
   }
@@ -98,7 +98,7 @@ absl::StatusOr<EncodedMessage> EncodeNormalizeRequest(const NormalizeRequestHead
   if (fields + tensors.total > kMaxBytes) {
     return absl::InvalidArgumentError(absl::StrCat("request: ", fields + tensors.total,
                                                    " bytes, wanted at most ", kMaxBytes,
-                                                   ", which is what one message carries"));
+                                                   ", the most that one message carries"));
   }
   EncodedMessage message;
   message.bytes.resize(fields + tensors.total - tensors.data_bytes);

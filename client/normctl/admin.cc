@@ -121,12 +121,12 @@ class UnregisterCommand final : public Command {
 
   void AddFlags(FlagSet& flags) override {
     flags.Add("kind", &kind_, "KIND",
-              "device or named, as `normctl regions` tells of a region; required. Memory that came "
-              "as a descriptor ends with its client's connection. A name is gone at once; the "
-              "command waits until no request uses its memory, or for --timeout.");
+              "device or named, as `normctl regions` prints it; required. (Memory passed as a "
+              "descriptor ends with its client's connection.) The name is removed at once; the "
+              "command then waits until no request uses the memory, at most --timeout.");
     flags.Add("all", &all_, "",
-              "Instead of names: all regions of this kind that this identity has registered, those "
-              "of clients that live too.");
+              "Instead of names: all regions of this kind that this identity has registered, also "
+              "those of clients that still run.");
   }
   absl::Status Check(absl::Span<const std::string> arguments) const override {
     if (kind_ != "device" && kind_ != "named") {

@@ -31,14 +31,17 @@ struct CommonFlags {
   void AddTo(FlagSet& flags) {
     flags.Add("server", &server, "HOST:PORT", "Server to talk to.");
     connection.AddTo(flags);
-    flags.Add("timeout", &timeout, "DURATION", "How long a call may take, such as 500ms or 10s.");
+    flags.Add("timeout", &timeout, "DURATION", "Time for each call, such as 500ms or 10s.");
     flags.Add("json", &json, "", "Prints JSON.");
-    flags.Add("help", &help, "", "Prints this.");
+    flags.Add("help", &help, "", "Prints this help.");
   }
 };
 
 void PrintHelp(std::ostream& out) {
-  out << "normctl talks to a normd server.\n\nUsage: normctl COMMAND [arguments] [flags]\n\n";
+  out << "Usage: normctl COMMAND [arguments] [flags]\n\nnormctl talks to a normd server.\n\n"
+         "  normctl models\n"
+         "  normctl normalize x.npy --model=instance_norm_64 -o y.npy\n"
+         "  normctl health --server=normd.example:8001 --tls_ca=ca.pem\n\nCommands:\n";
   for (const auto& command : MakeCommands()) {
     out << absl::StreamFormat("  %-10s %-8s %s\n", command->name(), command->arguments(),
                               command->summary());

@@ -103,24 +103,27 @@ class NormalizeCommand final : public Command {
     flags.Add("model", &model_, "MODEL", "Model that normalizes; required.");
     flags.Add("version", &version_, "N", "Version; 0 is the highest loaded.");
     flags.Add("y", &y_path_, "Y.npy", "Second input, for a model that takes one; as y=Y.npy.");
-    flags.Add("precision", &precision_, "NAME",
-              "Of a matrix product: float32, tf32, bf16, float32_strict; empty: the model's.");
+    flags.Add(
+        "precision", &precision_, "NAME",
+        "Precision of matrix products: float32, tf32, bf16, float32_strict; empty: the model's.");
     flags.Add("priority", &priority_, "LEVEL", "low, normal or high, among this model's requests.");
     flags.Add("queue_timeout", &queue_timeout_, "DURATION",
-              "How long it may wait on the server; 0: as long as --timeout.");
-    flags.Add("o", &output_paths_, "OUT.npy",
-              "File for the result; without it none is written. Of several results NAME=OUT.npy, "
-              "once for each that is wanted.");
-    flags.Add("outputs", &outputs_, "NAMES",
-              "Outputs that are wanted, comma-separated, such as y,mean; empty: those that -o "
-              "names, or else all that come unasked.");
+              "Time that the request may wait on the server; 0: as long as --timeout.");
+    flags.Add(
+        "o", &output_paths_, "OUT.npy",
+        "File for the result; without it none is written. With several results: NAME=OUT.npy, "
+        "once for each wanted one.");
+    flags.Add(
+        "outputs", &outputs_, "NAMES",
+        "Wanted outputs, comma-separated, such as y,mean; empty: those that -o names, or else "
+        "the model's default ones.");
     flags.Add("shared_memory", &shared_memory_, "ADDRESS",
               "The --shared_memory_listen of a server on this machine, such as "
-              "unix:///run/normd/regions: the tensors lie in memory that both have, and pass no "
-              "connection. Nothing is streamed then.");
+              "unix:///run/normd/regions: the tensors lie in memory that both share, not in "
+              "messages, and nothing is streamed.");
     flags.Add("stream", &stream_, "WHEN",
-              "always, never, or auto: files over 64 MiB. A stream needs little memory, and has no "
-              "time limit but a --timeout that is given.");
+              "always, never, or auto: files over 64 MiB. A stream needs little memory; only a "
+              "given --timeout limits its time.");
     flags.Add("verify", &verify_, "",
               "Checks every element against float64; needs the repository.");
     flags.Add("model_repository", &repository_, "DIR",

@@ -9,22 +9,23 @@ namespace normd::load {
 
 void BalanceFlags::AddTo(FlagSet& flags) {
   flags.Add("balance", &policy, "POLICY",
-            "How calls are spread over several servers, which are asked for their health: "
-            "round_robin, the default with several, or least_outstanding.");
+            "Balances calls over several servers, whose health it watches: round_robin, the "
+            "default with several, or least_outstanding.");
   flags.Add("max_attempts", &max_attempts, "N",
-            "Balanced: how often a call is tried, at other servers if it can be; 0 is 5 with "
-            "several servers and 1 with one.",
+            "Balanced: attempts of each call, at other servers if possible; 0: 5 with several "
+            "servers, 1 with one.",
             From(0, 100));
-  flags.Add("retry_tokens", &retry_tokens, "N",
-            "Balanced: how many retries there may be at once; ten calls that succeed give one "
-            "more.",
-            FromReal(0));
+  flags.Add(
+      "retry_tokens", &retry_tokens, "N",
+      "Balanced: the most tokens for retries and hedges; each takes one, and a successful call "
+      "adds a tenth.",
+      FromReal(0));
   flags.Add("hedge_after", &hedge_after, "DURATION",
-            "Balanced: a call without a response for so long also goes to a second server; 0 "
+            "Balanced: a call without a response for this long also goes to a second server; 0: "
             "never.",
             UpTo(absl::Hours(1)));
   flags.Add("resolve_interval", &resolve_interval, "DURATION",
-            "Balanced: how often the servers' names are resolved anew, 1s or more.",
+            "Balanced: time after which the servers' names are resolved again, at least 1s.",
             FromTime(absl::Seconds(1)));
 }
 

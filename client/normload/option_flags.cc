@@ -10,7 +10,7 @@ namespace {
 constexpr double kMaxRate = 1e6;
 
 void AddServerFlags(ProgramOptions& o, FlagSet& flags) {
-  flags.Section("Whom to load:");
+  flags.Section("The server:");
   flags.Add("server", &o.server, "HOST:PORT",
             "The server's gRPC address (or unix:///path), or those of several with commas between, "
             "or a name with "
@@ -42,14 +42,15 @@ void AddLoadFlags(ProgramOptions& o, FlagSet& flags) {
             "Open loop: steps and ramps instead of --rate, such as 1000@10s,1000..4000@30s.");
   flags.Add("arrivals_file", &o.arrivals_file, "FILE",
             "Open loop: a trace, with the time of a request in seconds on each line.");
-  flags.Add("max_inflight", &o.max_inflight, "N",
-            "Open loop: with so many unanswered, sending waits (and the wait is measured).",
-            From(1));
+  flags.Add(
+      "max_inflight", &o.max_inflight, "N",
+      "Open loop: at this many unanswered requests, sending waits (and the wait is measured).",
+      From(1));
   flags.Add("max_sending", &o.max_sending, "N",
-            "Calls of one connection that gRPC has at once, of Normalize. Others wait in normload: "
-            "the newest goes first once the oldest has spent half its --timeout, and what has "
-            "reached it when a call ends is given up unsent. 0: gRPC has all, and sends the oldest "
-            "first, however late.",
+            "Normalize calls of one connection that gRPC has at once. Others wait in normload: the "
+            "newest goes first once the oldest has spent half its --timeout, and a call whose "
+            "--timeout has passed when another ends is not sent. 0: gRPC has all, and sends the "
+            "oldest first, however late.",
             From(0));
   flags.Add("sweep", &o.sweep_text, "VARIABLE=VALUES",
             "A run at each of several loads: concurrency=1..64*2, or rate=1000..8000+1000.");
@@ -71,18 +72,18 @@ void AddRequestFlags(ProgramOptions& o, FlagSet& flags) {
             "Sends the tensor through NormalizeStream, with --model: the call for tensors that are "
             "larger than a message.");
   flags.AddBytes("chunk_bytes", &o.chunk_bytes, o.chunk_bytes,
-                 "Of the tensor in a message of a stream.", From(1, kMaxChunkBytes));
+                 "Bytes of the tensor in each message of a stream.", From(1, kMaxChunkBytes));
   flags.Add("mix", &o.mix_text, "MIX",
             "Several: model:shape:dtype:weight,...; an entry may end with :priority=high, "
             ":timeout=20ms, :queue_timeout=5ms, :stream or :stream=256KiB, :outputs=y+mean, "
             ":NAME=DIMS (a further input, such as :y=8x512).");
   flags.Add("version", &o.version, "N", "The models' version; 0 is the highest loaded.");
-  flags.Add("seed", &o.seed, "N", "Of the tensors, the mix and the arrivals.");
+  flags.Add("seed", &o.seed, "N", "Seed of the tensors, the mix and the arrivals.");
   flags.Add("timeout", &o.timeout, "DURATION", "Deadline of each call; inf is none.", BePositive);
   flags.Add("cancel_share", &o.cancel_share, "X", "Share of the calls that the client cancels.",
             FromReal(0, 1));
   flags.Add("cancel_after", &o.cancel_after, "DURATION",
-            "How long after they left, to about a millisecond.", UpTo(absl::Hours(1)));
+            "Time after which it cancels them, to about a millisecond.", UpTo(absl::Hours(1)));
 }
 
 void AddStopFlags(ProgramOptions& o, FlagSet& flags) {
@@ -92,20 +93,20 @@ void AddStopFlags(ProgramOptions& o, FlagSet& flags) {
             "without a limit where --requests, --profile or --arrivals_file is given.",
             BePositive);
   flags.Add("requests", &o.requests, "N", "How many requests to measure; 0 is no limit.", From(0));
-  flags.Add("warmup", &o.warmup, "DURATION", "Sent before, and not measured.",
+  flags.Add("warmup", &o.warmup, "DURATION", "Time of load before the measurement.",
             UpTo(absl::Hours(24)));
   flags.Add(
       "stable_p99", &o.stable_p99, "X",
       "Ends the run when the p99 of three windows in a row differ by at most this share, such "
       "as 0.05; 0 never.",
       FromReal(0));
-  flags.Add("stable_window", &o.stable_window, "DURATION", "How long such a window is.",
+  flags.Add("stable_window", &o.stable_window, "DURATION", "Length of such a window.",
             FromTime(absl::Nanoseconds(1), absl::Hours(1)));
   flags.Add("stop_error_share", &o.stop_error_share, "X",
             "Ends the run when a larger share of at least 100 requests failed; 1 never.",
             FromReal(0, 1));
   flags.Add("give_up_after", &o.give_up_after, "N",
-            "Ends the run after so many UNAVAILABLE in a row; 0 never.", From(0));
+            "Ends the run after this many UNAVAILABLE responses in a row; 0: never.", From(0));
 }
 
 }  // namespace
@@ -137,7 +138,7 @@ void AddFlags(ProgramOptions& o, FlagSet& flags) {
   flags.Add("verify_every", &o.verify_every, "N", "Checks one response in N.", From(1));
   flags.Add("model_repository", &o.model_repository, "DIR", "Folder of the server's models.");
   flags.Section("");
-  flags.Add("help", &o.help, "", "Prints this.");
+  flags.Add("help", &o.help, "", "Prints this help.");
 }
 
 std::string HelpText() {
@@ -145,6 +146,8 @@ std::string HelpText() {
   FlagSet flags;
   AddFlags(defaults, flags);
   return absl::StrCat(
+      "Usage: normload --model=MODEL [flags]\n"
+      "       normload merge FILE... [flags]\n\n"
       "normload loads a normd server and measures what its users would see.\n\n"
       "  normload --model=instance_norm_64                          # What can it do?\n"
       "  normload --model=instance_norm_64 --rate=500 --html=r.html # What do users wait?\n"
@@ -152,7 +155,7 @@ std::string HelpText() {
       "  normload --model=instance_norm_64 --sweep=concurrency=1..64*2\n"
       "  normload --mix=instance_norm_64:1x64x56x56:float32:3,group_norm_64_8:2x64x28x28 "
       "--rate=2000\n"
-      "  normload merge one.json two.json --html=both.html          # Of several processes\n\n",
+      "  normload merge one.json two.json --html=both.html          # Several processes\n\n",
       flags.Help(),
       "\nResponse time counts from the moment a request was meant to leave, so that a stalled "
       "server\nshows; service time counts from the moment it left.\n\n"

@@ -50,7 +50,8 @@ absl::Status SetProtocol(ProgramOptions& o) {
   for (const MixEntry& entry : o.mix) {
     if (!entry.streamed()) continue;
     return absl::InvalidArgumentError(absl::StrCat("--protocol: oip, wanted normd for ",
-                                                   entry.ToString(), ": only that has streams"));
+                                                   entry.ToString(),
+                                                   ": only normd's protocol has streams"));
   }
   o.protocol = client::Protocol::kOpenInference;
   return absl::OkStatus();

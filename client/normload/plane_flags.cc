@@ -15,8 +15,9 @@ absl::Status Wrong(const char* flag, const std::string& got, const char* wanted)
 absl::Status CheckShared(Plane plane, const PlannedCalls& calls) {
   if (calls.balanced) return Wrong("plane", Name(plane), "one server: a region is one server's");
   if (calls.cancel_share > 0) {
-    return Wrong("cancel_share", absl::StrCat(calls.cancel_share),
-                 "0 with shared memory: the server may still write what a cancelled call names");
+    return Wrong(
+        "cancel_share", absl::StrCat(calls.cancel_share),
+        "0 with shared memory: the server may still write to the memory of a cancelled call");
   }
   if (calls.max_sending == 0) {
     return Wrong("max_sending", "0", "1 or more with shared memory: each call has its own");

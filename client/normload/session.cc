@@ -129,7 +129,7 @@ absl::Status WithHint(const absl::Status& status) {
   constexpr std::pair<const char*, const char*> kHints[] = {
       {"wrong version number", "the server seems to speak no TLS: try without --tls"},
       {"certificate verify failed",
-       "its certificate is not trusted: --tls_ca names those who may sign it"},
+       "its certificate is not trusted: --tls_ca names the authorities that may sign it"},
       {"Socket closed",
        "if the server speaks TLS, add --tls; if it asks for certificates, "
        "--tls_cert and --tls_key"},

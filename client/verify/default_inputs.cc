@@ -56,8 +56,8 @@ absl::StatusOr<std::vector<TensorSpec>> DefaultInputs(const v1::ModelInfo& model
     if (IsKnown(input.shape())) continue;
     return absl::FailedPreconditionError(absl::StrCat("input \"", input.name(), "\": shape ",
                                                       PatternText(input.shape()),
-                                                      " means nothing to this program, which is "
-                                                      "older than the server: wanted a shape"));
+                                                      " is of a kind that this program, older than "
+                                                      "the server, does not know: wanted a shape"));
   }
   std::vector<TensorSpec> inputs;
   for (const v1::TensorInfo& input : model.inputs()) {

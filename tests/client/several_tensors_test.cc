@@ -151,7 +151,8 @@ TEST_F(SeveralTensorsTest, ASampleOfAStreamIsWhatTheServersHeaderSays) {
   for (const std::int64_t wrong : {-1, 4, 15, 31}) {
     const absl::Status status = run(wrong, received).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << wrong;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("of which the tensors do not consist"));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("wanted a divisor of each tensor's elements"));
   }
 }
 

@@ -104,7 +104,7 @@ class NpySource:
         while done < size:
             count = os.preadv(self._file.fileno(), [view[done:]], self._begin + offset + done)
             if count == 0:
-                raise DataLossError(f"{self.path}: has shrunk while it was read")
+                raise DataLossError(f"{self.path}: the file has shrunk while it was read")
             done += count
         return view
 

@@ -262,14 +262,14 @@ class Reception:
             if kind != _wire.LENGTH or number not in (1, 2, 3):
                 continue
             if (number == 1) != (self.header is None) or self._stages is not None:
-                raise ProtocolError("the server's response: a part in the wrong place")
+                raise ProtocolError("the server's response: a message out of order")
             if number == 1:
                 self._begin(_decode_header(message, value, end))
             elif number == 2:
                 self._write(memoryview(message)[value:end])
             else:
                 if self.received_bytes < self.total_bytes:
-                    raise ProtocolError("the server's response: the trailer too early")
+                    raise ProtocolError("the server's response: a trailer before the tensors' end")
                 self._stages = _decode_trailer(message, value, end)
 
     def _begin(self, header: StreamHeader) -> None:
@@ -297,7 +297,7 @@ class Reception:
 
     def _write(self, data: memoryview) -> None:
         if self._order is None or self.header is None:
-            raise ProtocolError("the server's response: no header first")
+            raise ProtocolError("the server's response: its first message is no header")
         if len(data) > self.total_bytes - self.received_bytes:
             raise ProtocolError("the server's response: more bytes than the tensor has")
         self.received_bytes += len(data)
