@@ -7,7 +7,12 @@
 namespace normd::norm::bench {
 
 const char kUsage[] =
-    R"(norm_bench: speed and error of the normalizations against a copy of the same tensor.
+    R"(Usage: norm_bench [flags]
+
+norm_bench measures the speed and the error of the normalizations against a copy of the same tensor.
+
+  norm_bench --ops=group_norm:32+silu --shapes=16x512x128x128
+  norm_bench --device=cuda --ops=rms_norm,layer_norm --shapes=4096x8192 --dtypes=bfloat16
 
   --device=cpu|cuda       where to run (cpu)
   --ops=LIST              instance_norm, batch_norm, layer_norm, rms_norm, l2_norm, group_norm:GROUPS,
