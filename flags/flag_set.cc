@@ -163,7 +163,11 @@ std::string FlagSet::Help() const {
     }
     std::string left = absl::StrCat(flag.name.size() == 1 ? "  -" : "  --", flag.name,
                                     flag.is_bool ? "" : absl::StrCat("=", flag.placeholder));
-    left.append(left.size() < kColumn ? kColumn - left.size() : 1, ' ');
+    if (left.size() >= kColumn) {
+      left.append("\n").append(kColumn, ' ');
+    } else {
+      left.append(kColumn - left.size(), ' ');
+    }
     std::string text = flag.help;
     if (!flag.is_bool && !flag.default_value.empty()) {
       absl::StrAppend(&text, " (", flag.default_value, ")");

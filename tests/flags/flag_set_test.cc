@@ -114,7 +114,11 @@ TEST_F(FlagSetTest, HelpHasSectionsAndLinesThatFit) {
   bool far = false;
   flags_.Add("far", &far, "",
              std::string(30, 'a') + " " + std::string(30, 'b') + " " + std::string(30, 'c'));
+  std::string value;
+  flags_.Add("name_wider_than_the_column", &value, "TEXT", "A text.");
   const std::string help = flags_.Help();
+  EXPECT_THAT(help, HasSubstr("  --name_wider_than_the_column=TEXT\n" + std::string(30, ' ') +
+                              "A text.\n"));
   EXPECT_THAT(help, HasSubstr("\n\nOf another kind\n  --far "));
   EXPECT_THAT(help, HasSubstr(std::string(30, 'b') + "\n" + std::string(30, ' ') +
                               std::string(30, 'c') + "\n"));

@@ -277,7 +277,7 @@ TEST(FlagHelpTest, EveryFlagHasAUnitAndASentence) {
       EXPECT_THAT(text, HasSubstr(".")) << name;
       continue;
     }
-    EXPECT_THAT(text, ::testing::ContainsRegex("--[a-z_]+=[A-Z:]+ +")) << name;
+    EXPECT_THAT(text, ::testing::ContainsRegex("--[a-z_]+=[A-Z:]+[ \n]+")) << name;
     EXPECT_THAT(text, HasSubstr(".")) << name;
     // Nothing is the default of these.
     if (name == "policy_file" || name == "tokens_file" || name == "admin_listen") continue;
