@@ -62,8 +62,13 @@ absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const char* const> args)
 }
 
 std::string FlagHelp() {
+  constexpr absl::string_view kUsage =
+      "Usage: normd [flags] | --version | --help\n\n"
+      "  normd                                                  # Serves ./models to this machine\n"
+      "  normd --model_repository=/srv/models --device=cpu --listen=127.0.0.1:9001\n"
+      "  normd --listen=0.0.0.0:8001 --tls_cert=cert.pem --tls_key=key.pem\n\n";
   ServerConfig config;
-  return ServerFlags(config).Help();
+  return absl::StrCat(kUsage, ServerFlags(config).Help());
 }
 
 }  // namespace normd

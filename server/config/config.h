@@ -125,7 +125,7 @@ struct CommandLine {
 // value cannot be read, for anything that is not a flag, and for what Validate refuses.
 absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const char* const> args);
 
-// Every flag with its unit, its meaning and its default, for a terminal.
+// A usage line, examples, and every flag with its unit, its meaning and its default.
 std::string FlagHelp();
 
 }  // namespace normd

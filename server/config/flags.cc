@@ -20,86 +20,92 @@ constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 constexpr std::int64_t kTiB = std::int64_t{1} << 40;
 
-void AddAddresses(FlagSet& flags, ServerConfig& c) {
-  flags.Section("What to serve, and where:");
+// The ten flags that most servers need come first; the others follow by subject.
+void AddFirst(FlagSet& flags, ServerConfig& c) {
+  flags.Section("The first flags to know:");
   flags.Add("model_repository", &c.model_repository, "models", "DIRS",
-            "Folders of models: <name>/config.textproto and <name>/<version>/params.safetensors; "
-            "several: separated by commas, each model in one of them.",
+            "Folders of models, separated by commas: <name>/config.textproto and "
+            "<name>/<version>/params.safetensors. Each model lies in one of them.",
             BeFolders);
   flags.Add("listen", &c.listen, "127.0.0.1:8001", "ADDRESSES",
-            "host:port of gRPC, or several with commas between; port 0 takes a free one; "
-            "unix:///path: a unix socket for this user.",
+            "gRPC's addresses, separated by commas: host:port, where port 0 takes a free one, or "
+            "unix:///path for a unix socket of this user.",
             BeListenAddresses);
   flags.Add("metrics_listen", &c.metrics_listen, "127.0.0.1:8002", "HOST:PORT",
             "Address of /metrics; port 0 takes a free one.", BeAnAddress);
   flags.Add("device", &c.device, "auto", "DEVICE",
             "auto (every CUDA device, else the CPU), cpu, cuda, or cuda:0,1.");
-}
-
-void AddAccess(FlagSet& flags, ServerConfig& c) {
-  flags.Section("Who may do what:");
+  flags.Add("tls_cert", &c.tls_cert, "", "FILE",
+            "The server's certificate (PEM), then those between it and its authority. The files "
+            "of tls_cert, tls_key and tls_client_ca are read again when they change.");
+  flags.Add("tls_key", &c.tls_key, "", "FILE",
+            "The certificate's key (PEM), without a passphrase, unreadable for others.");
+  flags.Add("insecure", &c.insecure, false, "",
+            "Allows addresses without TLS that other machines can reach.");
   flags.Add("policy_file", &c.policy_file, "", "FILE",
             "Identities and their roles (docs/security.md), read again when it changes; without "
             "it, everybody may infer and observe.");
+  flags.AddBytes("max_request_bytes", &c.max_request_bytes, 256 * kMiB,
+                 "Largest tensor of one request; streams take larger ones.",
+                 From(1, kMaxMessageBytes));
+  flags.Add("drain_timeout", &c.drain_timeout, absl::Seconds(30), "DURATION",
+            "Time for accepted requests to finish after SIGTERM and lame_duck, such as 30s.",
+            UpTo(absl::Hours(24)));
+}
+
+void AddAccess(FlagSet& flags, ServerConfig& c) {
+  flags.Section("Access, beside policy_file:");
   flags.Add("tokens_file", &c.tokens_file, "", "FILE",
-            "Digests of the tokens that identities of the policy have, a line each as `normctl "
-            "token` prints it; read again when it changes.");
+            "Digests of the policy's tokens, one line each, as `normctl token` prints them; read "
+            "again when it changes.");
   flags.Add("admin", &c.admin, "auto", "WHEN",
-            "Whether loads and unloads are taken: on, off, or auto, which is on with a policy_file "
-            "or while listen is an address of loopback.",
+            "Whether loads and unloads are accepted: on, off, or auto, which is on with a "
+            "policy_file or while listen is a loopback address.",
             BeOnOffOrAuto);
   flags.Add("admin_listen", &c.admin_listen, "", "HOST:PORT",
-            "A second address of gRPC, and the only one where loads and unloads are taken; empty: "
+            "A second gRPC address, and then the only one that accepts loads and unloads; empty: "
             "none.",
             BeAnAddressOrNone);
 }
 
 void AddTls(FlagSet& flags, ServerConfig& c) {
-  flags.Section("TLS, for both ports:");
-  flags.Add("tls_cert", &c.tls_cert, "", "FILE",
-            "The server's certificate (PEM), then those between it and its authority. This file "
-            "and the next two are read again when they change.");
-  flags.Add("tls_key", &c.tls_key, "", "FILE",
-            "Its key (PEM), without a passphrase, which others must not be able to read.");
+  flags.Section("TLS, beside tls_cert and tls_key, for both ports:");
   flags.Add("tls_client_ca", &c.tls_client_ca, "", "FILE",
-            "Certificates (PEM) of those who may sign clients' certificates.");
+            "Authorities (PEM) that may sign clients' certificates.");
   flags.Add("tls_client_auth", &c.tls_client_auth, "auto", "WHEN",
-            "Whether clients show a certificate: none, allow (one that is shown is verified), "
-            "require, or auto: require with tls_client_ca, else none.",
+            "Whether clients show a certificate: none, allow (verified if shown), require, or "
+            "auto, which is require with tls_client_ca and none without.",
             BeOneOf({"auto", "none", "allow", "require"}));
   flags.Add("tls_min_version", &c.tls_min_version, "1.2", "VERSION", "1.2 or 1.3.",
             BeOneOf({"1.2", "1.3"}));
   flags.Add("metrics_tls", &c.metrics_tls, true, "",
-            "The metrics port speaks TLS, too; --metrics_tls=false: gRPC's port alone.");
-  flags.Add("insecure", &c.insecure, false, "",
-            "Lets the server listen without TLS where others than this machine can reach it.");
+            "The metrics port uses TLS too; with --metrics_tls=false only gRPC's port does.");
 }
 
 void AddBudgets(FlagSet& flags, ServerConfig& c) {
-  flags.Section("How much at once:");
-  flags.AddBytes("max_request_bytes", &c.max_request_bytes, 256 * kMiB,
-                 "Largest tensor of one request.", From(1, kMaxMessageBytes));
+  flags.Section("Budgets, beside max_request_bytes:");
   flags.AddBytes("max_inflight_bytes", &c.max_inflight_bytes, kGiB,
                  "Inputs and outputs of all requests inside at once.", From(1));
   flags.Add("max_inflight_requests", &c.max_inflight_requests, 16384, "N",
             "Requests inside at once.", From(1));
   flags.Add("max_connection_calls", &c.max_connection_calls, 512, "N",
-            "Requests of one connection inside at once, each of a stream of requests among them; "
-            "idle streams, control and health calls do not count.",
+            "Requests of one connection inside at once, including each one of a stream of "
+            "requests; idle streams, control and health calls do not count.",
             From(1, kMiB));
   flags.AddBytes("max_metadata_bytes", &c.max_metadata_bytes, 16 * kKiB,
-                 "Metadata of one call, as HTTP/2 counts it: names, values and 32 bytes for each.",
+                 "Metadata of one call, as HTTP/2 counts it: names, values and 32 bytes for each "
+                 "entry.",
                  From(kKiB, kMiB));
   flags.AddBytes("max_transport_bytes", &c.max_transport_bytes, kGiB,
-                 "What gRPC may hold of messages that are not whole yet; before that, the address "
-                 "with the most of them loses connections; 0: no limit.",
+                 "Bytes of incomplete messages that gRPC may hold; below this limit, the address "
+                 "with most of them already loses connections; 0: no limit.",
                  From(0));
   flags.Add("max_connection_share", &c.max_connection_share, 0.5, "SHARE",
-            "How much one connection may have of max_inflight_bytes and of max_inflight_requests: "
-            "this share of what is free and its own together; 1: no bound, for a proxy in front.",
+            "One connection's part of max_inflight_bytes and of max_inflight_requests: this share "
+            "of the free amount and its own together; 1: no limit, for a proxy in front.",
             BeAShare);
   flags.Add("max_peer_share", &c.max_peer_share, 0.75, "SHARE",
-            "The same for all connections from one address, of IPv6 from one network of 64 bits.",
+            "The same for all connections from one address (IPv6: from one /64 network).",
             BeAShare);
 }
 
@@ -117,119 +123,116 @@ void AddSharedMemory(FlagSet& flags, ServerConfig& c) {
   flags.Section("Memory that clients share (docs/shared_memory.md):");
   flags.Add("shared_memory", &c.shared_memory, "off", "WHICH",
             "off; fd: memory whose descriptors clients pass at shared_memory_listen; or named: "
-            "these, and files of /dev/shm, which who may make admin calls registers.",
+            "these, and files of /dev/shm that callers with admin rights register.",
             BeOneOf({"off", "fd", "named"}));
   flags.Add("shared_memory_listen", &c.shared_memory_listen, "", "ADDRESS",
-            "unix:///path of the socket at which clients of this user hand over memory; empty: "
-            "none.",
+            "unix:///path of the socket where clients of this user pass memory; empty: none.",
             BeAUnixSocketOrNone);
   flags.Add("shared_memory_prefix", &c.shared_memory_prefix, "", "NAME",
-            "What the names of these files begin with; empty: anything.", BeAFileName);
+            "Required beginning of these files' names; empty: any name.", BeAFileName);
   flags.Add("shared_memory_cuda", &c.shared_memory_cuda, false, "",
-            "Take memory of the server's devices by the handles of CUDA IPC, which who may make "
-            "admin calls registers.");
+            "Accepts memory of the server's devices, whose CUDA IPC handles callers with admin "
+            "rights register.");
   flags.Add("max_shared_regions", &c.max_shared_regions, 1024, "N",
-            "Regions that are mapped at once, at most half of what vm.max_map_count leaves.",
+            "Regions mapped at once, at most half of the mappings that vm.max_map_count leaves.",
             From(1, 65536));
   flags.AddBytes(
       "max_shared_bytes", &c.max_shared_bytes, 64 * kGiB,
-      "Their bytes. They are the clients' memory; the server pays the page tables, 2 KiB for "
-      "each MiB.",
+      "Bytes of these regions. The memory is the clients'; the server pays for page tables, "
+      "2 KiB for each MiB.",
       From(1, 1024 * kTiB));
   flags.Add("max_identity_shared_regions", &c.max_identity_shared_regions, 256, "N",
-            "Those of one identity, or of all clients without a policy_file.", From(1, 65536));
+            "Regions of one identity, or of all clients without a policy_file.", From(1, 65536));
   flags.AddBytes("max_identity_shared_bytes", &c.max_identity_shared_bytes, 32 * kGiB,
-                 "Their bytes.", From(1, 1024 * kTiB));
+                 "Bytes of the regions of one identity.", From(1, 1024 * kTiB));
   flags.AddBytes(
       "max_locked_shared_bytes", &c.max_locked_shared_bytes, 8 * kGiB,
       "Bytes of regions whose pages are locked, so that devices read and write them directly; "
       "the rest is copied. 0: none.",
       From(0, 1024 * kTiB));
   flags.AddBytes("max_identity_locked_shared_bytes", &c.max_identity_locked_shared_bytes, 4 * kGiB,
-                 "Those of one identity, or of all clients without a policy_file.",
+                 "Locked bytes of one identity, or of all clients without a policy_file.",
                  From(0, 1024 * kTiB));
 }
 
 void AddConnections(FlagSet& flags, ServerConfig& c) {
   flags.Section("Connections:");
   flags.Add("max_connections", &c.max_connections, 0, "N",
-            "Open connections of the gRPC port; more are closed at once; 0: as many as there are "
-            "descriptors for (two a connection), at most 10000.",
+            "Open connections of the gRPC port; further ones are closed at once; 0: as many as "
+            "descriptors allow (two per connection), at most 10000.",
             From(0, kMiB));
   flags.Add("max_peer_connections", &c.max_peer_connections, 0, "N",
-            "Those of one address (of IPv6: of one /64); 0: three quarters.", From(0, kMiB));
+            "Connections of one address (IPv6: of one /64 network); 0: three quarters.",
+            From(0, kMiB));
   flags.Add("handshake_timeout", &c.handshake_timeout, absl::Seconds(10), "DURATION",
-            "How long a client may take to begin HTTP/2 and to acknowledge the server's settings, "
-            "with TLS for its hello and again for the rest, such as 5s; 0: for ever.",
+            "Time for a client to begin HTTP/2 and to acknowledge the server's settings, with TLS "
+            "for its hello and again for the rest, such as 5s; 0: no limit.",
             UpTo(absl::Hours(1)));
   flags.Add("message_timeout", &c.message_timeout, absl::Seconds(30), "DURATION",
-            "How long a call's message may be half sent at less than min_message_rate before its "
-            "connection is ended, such as 10s; 0: for ever.",
+            "Time after which an incomplete message that arrives at less than min_message_rate "
+            "ends its connection, such as 10s; 0: no limit.",
             UpTo(absl::Hours(24)));
   flags.AddBytes("min_message_rate", &c.min_message_rate, 4096,
-                 "What a half-sent message must bring in a second.", From(1, kTiB));
+                 "Least bytes per second of an incomplete message.", From(1, kTiB));
   flags.Add("keepalive_time", &c.keepalive_time, absl::Minutes(1), "DURATION",
-            "How long a connection may be silent before the server pings its client, such as 30s; "
+            "Silence of a connection after which the server pings its client, such as 30s; "
             "0: never.",
             UpTo(absl::Hours(24)));
   flags.Add("keepalive_timeout", &c.keepalive_timeout, absl::Seconds(20), "DURATION",
-            "How long the response to that ping may take before the connection is ended, such as "
-            "10s.",
+            "Time for the response to that ping, after which the connection is ended, such as 10s.",
             UpTo(absl::Hours(1)));
   flags.Add("min_ping_interval", &c.min_ping_interval, absl::Seconds(10), "DURATION",
-            "A client that pings more often, with nothing to read between, is sent away, such as "
-            "1m.",
+            "Least time between a client's pings without data from the server between them, such "
+            "as 1m; a client that pings more often is disconnected.",
             UpTo(absl::Hours(24)));
   flags.Add("max_connection_idle", &c.max_connection_idle, absl::Hours(1), "DURATION",
-            "How long a connection may have no call before it is closed, such as 10m; 0: for ever.",
+            "Time without a call after which a connection is closed, such as 10m; 0: no limit.",
             UpTo(absl::Hours(480)));
   flags.Add("max_connection_age", &c.max_connection_age, absl::ZeroDuration(), "DURATION",
-            "How old a connection may get before its client is asked to make a new one, such as "
-            "1h; 0: any age.",
+            "Age at which the server asks a connection's client to make a new one, such as 1h; "
+            "0: no limit.",
             UpTo(absl::Hours(480)));
   flags.Add("max_connection_age_grace", &c.max_connection_age_grace, absl::ZeroDuration(),
-            "DURATION", "How long its calls may then take, such as 5m; 0: as long as they like.",
+            "DURATION", "Time for its calls to finish then, such as 5m; 0: no limit.",
             UpTo(absl::Hours(480)));
 }
 
 void AddStreams(FlagSet& flags, ServerConfig& c) {
   flags.Section("Streams and slow clients:");
-  flags.AddBytes(
-      "stream_window_bytes", &c.stream_window_bytes, 32 * kMiB,
-      "What the server holds at once of one stream's inputs; a row may have three quarters "
-      "of it.",
-      From(64 * kKiB, kTiB));
+  flags.AddBytes("stream_window_bytes", &c.stream_window_bytes, 32 * kMiB,
+                 "Bytes of one stream's inputs that the server holds at once; a row may have three "
+                 "quarters of them.",
+                 From(64 * kKiB, kTiB));
   flags.Add("stream_idle_timeout", &c.stream_idle_timeout, absl::Minutes(1), "DURATION",
-            "How long a stream's client may not send what is waited for, or not take a message "
-            "that is being sent, before it is given up, such as 10s; 0: for ever.",
+            "Time after which a stream ends whose client does not send when it is its turn, or "
+            "does not take a message, such as 10s; 0: no limit.",
             UpTo(absl::Hours(24)));
   flags.Add("response_timeout", &c.response_timeout, absl::Minutes(1), "DURATION",
-            "How long a client may take to take a response before it is given up, such as 10s, and "
-            "a second more for each MiB; 0: for ever.",
+            "Time for a client to take a response, such as 10s, beside a second for each MiB; "
+            "0: no limit.",
             UpTo(absl::Hours(24)));
 }
 
 void AddBatching(FlagSet& flags, ServerConfig& c) {
   flags.Section("Queue and batches:");
   flags.Add("max_batch_rows", &c.max_batch_rows, kMiB, "N",
-            "Rows of one batch (a larger request makes a batch of its own).", From(1));
-  flags.AddBytes(
-      "max_batch_bytes", &c.max_batch_bytes, 0,
-      "Inputs of one batch; 0: what suits the device, 256 KiB for the CPU, 2 MiB for CUDA.",
-      From(0, kTiB));
+            "Rows of one batch (a larger request is a batch by itself).", From(1));
+  flags.AddBytes("max_batch_bytes", &c.max_batch_bytes, 0,
+                 "Input bytes of one batch; 0: 256 KiB for the CPU, 2 MiB for CUDA.",
+                 From(0, kTiB));
   flags.Add("max_queue_delay", &c.max_queue_delay, absl::ZeroDuration(), "DURATION",
-            "How long a free lane waits for company for the oldest request, such as 200us.",
+            "Time that a free lane leaves the oldest request waiting for others, such as 200us.",
             UpTo(absl::Minutes(1)));
   flags.Add("max_queue_requests", &c.max_queue_requests, 1024, "N",
             "Requests that wait for one model version.", From(1));
   flags.AddBytes(
       "max_inline_bytes", &c.max_inline_bytes, kMiB,
-      "Largest tensor that is computed on the thread that received it when nothing waits; "
-      "with CUDA at most 256 KiB; 0: every request goes to a lane.",
+      "Largest tensor that the receiving thread computes itself when nothing waits; with CUDA "
+      "at most 256 KiB; 0: every request goes to a lane.",
       From(0));
   flags.Add("priority_aging", &c.priority_aging, absl::Seconds(1), "DURATION",
-            "How much longer a request has waited than one of the next higher priority to go "
-            "first.",
+            "Additional waiting time with which a request overtakes one of the next higher "
+            "priority.",
             UpTo(absl::Hours(1)));
 }
 
@@ -250,8 +253,8 @@ void AddDevices(FlagSet& flags, ServerConfig& c) {
             "max_request_bytes and max_batch_bytes.",
             From(1, 64));
   flags.Add("device_small_lanes", &c.device_small_lanes, 4, "N",
-            "At most so many lanes of a device compute small batches (of up to 2 MiB, through the "
-            "link) at once: more take the cores from the threads that receive and send; 0: all.",
+            "Lanes of a device that may compute small batches (up to 2 MiB, through the link) at "
+            "once: more would take the cores from the threads that receive and send; 0: all.",
             From(0, 64));
   flags.AddBytes(
       "device_staging_bytes", &c.device_staging_bytes, 0,
@@ -259,8 +262,8 @@ void AddDevices(FlagSet& flags, ServerConfig& c) {
       "0: 16 MiB for each lane, with several devices 6 MiB.",
       From(0));
   flags.Add("device_spin_wait", &c.device_spin_wait, absl::Milliseconds(2), "DURATION",
-            "How long one lane of the devices spins for more work before it sleeps, such as 500us; "
-            "0: every lane sleeps at once.",
+            "Time that one lane of the devices spins for more work before it sleeps, such as "
+            "500us; 0: every lane sleeps at once.",
             UpTo(absl::Seconds(1)));
   flags.AddBytes("pinned_pool_bytes", &c.pinned_pool_bytes, 512 * kMiB,
                  "Page-locked host memory for the responses of each device.", From(0, kTiB));
@@ -280,44 +283,41 @@ void AddModels(FlagSet& flags, ServerConfig& c) {
 }
 
 void AddStop(FlagSet& flags, ServerConfig& c) {
-  flags.Section("The stop:");
+  flags.Section("The stop, beside drain_timeout:");
   flags.Add("lame_duck", &c.lame_duck, absl::Seconds(2), "DURATION",
-            "How long to go on serving after SIGTERM, with health NOT_SERVING, such as 5s.",
+            "Time to keep serving after SIGTERM, with health NOT_SERVING, such as 5s.",
             UpTo(absl::Hours(1)));
-  flags.Add("drain_timeout", &c.drain_timeout, absl::Seconds(30), "DURATION",
-            "How long accepted requests may take to finish after that, such as 30s.",
-            UpTo(absl::Hours(24)));
 }
 
 void AddObservability(FlagSet& flags, ServerConfig& c) {
   flags.Section("Metrics and logs:");
   flags.Add("metrics_timeout", &c.metrics_timeout, absl::Seconds(10), "DURATION",
-            "How long a request to the metrics port may take to arrive, and its response to be "
-            "taken, each as a whole, such as 5s.",
+            "Time for a whole request to the metrics port to arrive, and for its whole response "
+            "to be taken, such as 5s.",
             FromTime(absl::Milliseconds(1), absl::Hours(1)));
   flags.Add("max_metrics_connections", &c.max_metrics_connections, 64, "N",
-            "Connections to the metrics port; one peer may have a quarter of them; beyond, the "
-            "oldest of whoever has most makes room.",
+            "Connections to the metrics port; one peer may have a quarter of them. Beyond the "
+            "limit, the oldest connection of the peer with most of them is closed.",
             From(1, 4096));
   flags.Add("max_model_series", &c.max_model_series, 1000, "N",
-            "Loaded model versions that have series of their own in /metrics; more are counted "
+            "Loaded model versions with their own series in /metrics; further ones are counted "
             "together under model=\"_other\".",
             From(0, kMiB));
   flags.Add("log_level", &c.log_level, "info", "LEVEL",
             "trace, debug, info, warning, error or off.", BeALogLevel);
   flags.Add("slow_request_threshold", &c.slow_request_threshold, absl::ZeroDuration(), "DURATION",
-            "Logs a JSON line for each Normalize and each stream that took so long, such as 100ms; "
-            "0: none.",
+            "Logs a JSON line for each Normalize and each stream that took at least this long, "
+            "such as 100ms; 0: none.",
             UpTo(absl::Hours(1)));
   flags.Add("log_sample_every", &c.log_sample_every, 0, "N",
-            "Logs a JSON line for one in so many Normalize calls and streams; 0: none.", From(0));
+            "Logs a JSON line for one in this many Normalize calls and streams; 0: none.", From(0));
 }
 
 }  // namespace
 
 FlagSet ServerFlags(ServerConfig& config) {
   FlagSet flags;
-  AddAddresses(flags, config);
+  AddFirst(flags, config);
   AddAccess(flags, config);
   AddTls(flags, config);
   AddBudgets(flags, config);
