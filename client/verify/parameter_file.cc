@@ -20,7 +20,7 @@ absl::Status Bad(const std::string& path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
 }
 
-// The integers of `list`; nullopt for anything else.
+// The integers of `list`; nullopt when it is anything else.
 std::optional<std::vector<std::int64_t>> Integers(const Json& list) {
   if (!list.is_array()) return std::nullopt;
   std::vector<std::int64_t> values;

@@ -1,5 +1,6 @@
-// Reads a model's parameters for checking a server. It shares no code with the server's own reader
-// except the types' names: a server that reads a file wrongly must not agree with its judge.
+// A model's parameters as a client reads them to check a server. It shares no code with the
+// server's own reader but the types' names: a server that reads a file wrongly must not agree with
+// its judge.
 
 #ifndef NORMD_CLIENT_VERIFY_PARAMETER_FILE_H_
 #define NORMD_CLIENT_VERIFY_PARAMETER_FILE_H_

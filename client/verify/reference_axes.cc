@@ -11,7 +11,7 @@ namespace {
 // The axis, counted from the front.
 int AxisIn(const Shape& x, int axis) { return axis < 0 ? x.rank() + axis : axis; }
 
-// The run of adjacent axes to which each axis belongs.
+// Which run of adjacent axes each axis belongs to.
 std::vector<std::size_t> RunsOf(const std::vector<int>& axes) {
   std::vector<std::size_t> runs;
   for (std::size_t i = 0; i < axes.size(); ++i) {
@@ -49,7 +49,7 @@ absl::StatusOr<norm::Segment> SegmentOverAxes(const std::vector<int>& axes,
   norm::RunSizes sizes;
   sizes.fill(1);
   const std::vector<std::size_t> runs = RunsOf(axes);
-  int end = -1;  // The position after the last axis so far.
+  int end = -1;  // Behind the last axis so far.
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const int axis = AxisIn(x, axes[i]);
     if (axis < 0 || axis >= x.rank() || x.dim(axis) != normalized[i]) {

@@ -13,12 +13,12 @@
 
 namespace normd::client {
 
-// Sets the spec's fields that follow from the axes. InvalidArgument unless there is an axis for
-// each normalized dimension, in no more runs of adjacent ones than the kernels support.
+// Sets what follows for the spec. InvalidArgument unless there is an axis for each normalized
+// dimension, in as many runs of adjacent ones as the kernels know.
 absl::Status SetAxes(const std::vector<int>& axes, absl::Span<const std::int64_t> normalized,
                      norm::NormSpec& spec);
 
-// The counts of x. InvalidArgument unless its dimensions at the axes are the normalized ones.
+// The counts of x. InvalidArgument unless its dimensions there are the normalized ones.
 absl::StatusOr<norm::Segment> SegmentOverAxes(const std::vector<int>& axes,
                                               absl::Span<const std::int64_t> normalized,
                                               const Shape& x);

@@ -28,7 +28,7 @@ class ReferenceLinearNorm final : public ReferenceOperation {
       absl::Span<const NamedTensor* const> inputs) const override;
 
  private:
-  // The output's shape for this x.
+  // For such an x.
   Shape OutputShape(const Shape& x) const;
 
   const norm::LinearNormSpec spec_;  // dtype is the request's.

@@ -11,7 +11,7 @@
 namespace normd::client {
 namespace {
 
-// The default eps of torch.nn.RMSNorm: that of the type of the statistics.
+// torch.nn.RMSNorm without eps: of the type that the statistics are computed in.
 double MachineEpsilon(norm::DType dtype) {
   return dtype == norm::DType::kFloat64 ? 0x1p-52 : 0x1p-23;
 }
@@ -48,7 +48,7 @@ std::int64_t ScalesOfRow(const norm::NormSpec& spec, std::int64_t spatial) {
   return (length + norm::kQuantizationBlock - 1) / norm::kQuantizationBlock;
 }
 
-// The scale of element i of a segment, in x's layout.
+// Of a segment's elements in x's layout, which scale is element i's.
 std::int64_t ScaleIndex(const norm::NormSpec& spec, const norm::Segment& segment, std::int64_t i) {
   const std::int64_t spatial = segment.spatial;
   if (spec.layout == norm::Layout::kInterleaved) {
@@ -95,11 +95,11 @@ class ReferenceNorm final : public ReferenceOperation {
       absl::Span<const NamedTensor* const> inputs) const override;
 
  private:
-  // The samples and spatial elements.
+  // Samples and spatial elements.
   absl::StatusOr<norm::Segment> SegmentOf(const TensorView& x) const;
   absl::Status Check(norm::SegmentInput input, const TensorView& tensor, const TensorView& x) const;
   Shape RowShape(const Shape& x, std::int64_t scales) const;
-  // The elements of every output, in the outputs' order.
+  // The elements of every output, in their order.
   absl::StatusOr<std::vector<std::vector<double>>> Elements(const norm::NormSpec& spec,
                                                             const norm::Segment& segment) const;
 
@@ -136,7 +136,7 @@ absl::Status ReferenceNorm::Take(const ReferenceParameters& parameters) {
   return FromKernels(norm::ValidateSpec(norm_.spec, params_));
 }
 
-// The shape with `scales` values for each row of x.
+// Of so many values for each row of x.
 Shape ReferenceNorm::RowShape(const Shape& x, std::int64_t scales) const {
   std::vector<std::int64_t> dims(x.dims().begin(), x.dims().end());
   const auto count = static_cast<int>(norm_.normalized_shape.size());
@@ -202,7 +202,7 @@ absl::StatusOr<norm::Segment> ReferenceNorm::SegmentOf(const TensorView& x) cons
   return segment;
 }
 
-// Checks an input beside x; its shape fits.
+// An input beside x, whose shape fits.
 absl::Status ReferenceNorm::Check(norm::SegmentInput input, const TensorView& tensor,
                                   const TensorView& x) const {
   const bool weights = input == norm::SegmentInput::kStyleWeights;
@@ -318,7 +318,7 @@ void SetQuantization(const v1::Quantization& message, norm::NormSpec& spec) {
 
 }  // namespace
 
-// The kernels' enums match the protocol's by name, not by number.
+// The kernels' enums have the protocol's values by name, not by number.
 norm::Activation ActivationOf(v1::Activation activation) {
   switch (activation) {
     case v1::RELU: return norm::Activation::kRelu;

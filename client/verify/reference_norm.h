@@ -11,16 +11,16 @@
 
 namespace normd::client {
 
-// The contents of an operation's own message.
+// What an operation's own message says.
 struct ReferenceNormCase {
   norm::NormSpec spec;
-  bool takes_machine_epsilon = false;  // The request type's epsilon replaces spec.eps.
-  // An operation that takes both also accepts a file with one of them.
+  bool takes_machine_epsilon = false;  // In place of spec.eps, that of the request's type.
+  // An operation that takes both accepts a file with one of them.
   bool has_weight = false;
   bool has_bias = false;
-  // For operations over trailing dimensions; their elements are then the spec's channels.
+  // For operations over trailing dimensions, whose elements are then the spec's channels.
   std::vector<std::int64_t> normalized_shape;
-  std::vector<int> axes;  // These dimensions, if they are not the last ones.
+  std::vector<int> axes;  // Which dimensions these are, if they are not the last ones.
   // The name of the second tensor of x's shape, if the spec takes one.
   const char* other_name = "other";
 };
@@ -30,7 +30,7 @@ struct ReferenceNormCase {
 absl::StatusOr<std::unique_ptr<ReferenceOperation>> MakeReferenceNorm(const v1::ModelConfig& config,
                                                                       ReferenceNormCase norm);
 
-// The kernels' values.
+// As the kernels call and take them.
 norm::Activation ActivationOf(v1::Activation activation);
 double LeakySlopeOf(const v1::ModelConfig& config);
 

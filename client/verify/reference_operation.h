@@ -18,11 +18,10 @@
 
 namespace normd::client {
 
-// One output, unrounded. Its name is empty if the model has no other.
+// One output, unrounded. Its name is empty where the model has no other.
 struct ReferenceOutput {
   TensorSpec spec;
-  // In the output's order; quantized ones are neither rounded nor saturated.
-  std::vector<double> elements;
+  std::vector<double> elements;  // In the output's order; quantized ones neither rounded nor cut.
 };
 
 // An output's spec, and whether a response has it only for requests that name it.
@@ -41,7 +40,7 @@ class ReferenceParameters {
         tensors_(std::move(tensors)) {}
 
   bool Has(const std::string& name) const { return tensors_.count(NameInFile(name)) != 0; }
-  // Borrows. InvalidArgument when the parameter is missing or has another number of elements.
+  // Borrows. InvalidArgument when there is none, or it has not so many elements.
   absl::StatusOr<norm::ParamVector> Find(const std::string& name, std::int64_t elements) const;
 
  private:
@@ -52,8 +51,8 @@ class ReferenceParameters {
   std::map<std::string, Tensor> tensors_;
 };
 
-// Immutable once it has its parameters; then thread-safe. Lists of inputs have the order and the
-// length of input_names.
+// Immutable once it has its parameters; then thread-safe. Lists of inputs have the order of
+// input_names, and as many entries.
 class ReferenceOperation {
  public:
   virtual ~ReferenceOperation() = default;
@@ -63,7 +62,7 @@ class ReferenceOperation {
   // Called once, before Compute. Borrows from `parameters`.
   virtual absl::Status Take(const ReferenceParameters& parameters) = 0;
 
-  // All outputs for inputs that fit; each has a name if there are several.
+  // All outputs for inputs that fit; each has a name where there are several.
   virtual std::vector<ReferenceSpec> Outputs(absl::Span<const TensorSpec* const> inputs) const = 0;
   // Likewise. InvalidArgument for types or shapes that do not fit. Each input has the bytes of its
   // shape.

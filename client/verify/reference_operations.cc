@@ -8,7 +8,7 @@
 namespace normd::client {
 namespace {
 
-// A placeholder: the request sets the type.
+// The type is the request's; any will do until then.
 constexpr norm::DType kAny = norm::DType::kFloat32;
 
 using Made = absl::StatusOr<std::unique_ptr<ReferenceOperation>>;
@@ -62,7 +62,7 @@ void SetNormalized(const Message& message, ReferenceNormCase& norm) {
   norm.normalized_shape = {message.normalized_shape().begin(), message.normalized_shape().end()};
 }
 
-// Over the dimensions of `axes`, if there are any.
+// Over those that `axes` names, if it does.
 template <typename Message>
 void SetNormalizedAxes(const Message& message, ReferenceNormCase& norm) {
   SetNormalized(message, norm);

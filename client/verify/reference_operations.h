@@ -1,4 +1,5 @@
-// The list of operations that can be verified. A new one is an entry in reference_operations.cc.
+// The list of the operations that can be verified. A new one is an entry in
+// reference_operations.cc.
 
 #ifndef NORMD_CLIENT_VERIFY_REFERENCE_OPERATIONS_H_
 #define NORMD_CLIENT_VERIFY_REFERENCE_OPERATIONS_H_
@@ -9,7 +10,7 @@
 
 namespace normd::client {
 
-// The operation that `config` names. InvalidArgument for none, and for a wrong size.
+// The operation that `config` names. InvalidArgument for none, and for a wrong size of it.
 absl::StatusOr<std::unique_ptr<ReferenceOperation>> MakeReferenceOperation(
     const v1::ModelConfig& config);
 

@@ -58,7 +58,7 @@ absl::Status Match(absl::Span<const TensorSignature> wanted,
   return absl::OkStatus();
 }
 
-// With several inputs the message names the input.
+// With several inputs the message says which one it is about.
 absl::Status For(absl::Span<const TensorSignature> wanted, std::size_t k,
                  const absl::Status& status) {
   if (wanted.size() == 1) return status;

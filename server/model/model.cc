@@ -15,7 +15,7 @@
 namespace normd {
 namespace {
 
-// Keeps the operation's parameters in `parameters`, and points to them.
+// Leaves in `parameters` those that the operation takes, and points at them.
 absl::StatusOr<BoundParameters> Bind(const v1::ModelConfig& config, const ParameterRules& rules,
                                      std::vector<Parameter>& parameters) {
   absl::flat_hash_set<absl::string_view> names;

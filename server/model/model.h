@@ -44,7 +44,7 @@ class ModelBackend {
 class Model {
  public:
   // Checks the config and the parameters against each other, as MatchParameters (parameters.h)
-  // does. `parameters` may contain more than the config asks for.
+  // does. `parameters` may hold others beside those that the config asks for.
   static absl::StatusOr<std::shared_ptr<Model>> Create(std::string name, std::int64_t version,
                                                        v1::ModelConfig config,
                                                        std::vector<Parameter> parameters,

@@ -1,6 +1,6 @@
-// A model's computation, as the rest of the server sees it. Each operation is a pair of files in
-// server/model/operations, registered in operations.cc there; no other code distinguishes
-// operations.
+// What a model computes, as the rest of the server knows it. Each operation is a pair of files in
+// server/model/operations, registered in operations.cc there; nobody else asks which one a model
+// has.
 
 #ifndef NORMD_SERVER_MODEL_OPERATION_H_
 #define NORMD_SERVER_MODEL_OPERATION_H_

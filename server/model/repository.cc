@@ -65,7 +65,7 @@ absl::StatusOr<Repository::Files> ReadFiles(const RootFolder& root, const std::s
   absl::StatusOr<SafetensorsFile> tensors =
       SafetensorsFile::Open(open.parameters.emplace(*std::move(file)));
   if (!tensors.ok()) return tensors.status();
-  // Finds all errors before any data is read.
+  // All that can be wrong is found before any data is read.
   const absl::StatusOr<std::vector<MatchedParameter>> matches =
       MatchParameters(*config, rules, tensors->tensors());
   if (!matches.ok()) return matches.status();

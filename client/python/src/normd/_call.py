@@ -1,4 +1,4 @@
-"""What the synchronous and the asyncio client share: methods, defaults and argument checks."""
+"""What the synchronous and the asyncio client share: methods, defaults and checked arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEALTH_WATCH = _protocol.method("Watch", _protocol.HEALTH_SERVICE)
 
 
 def checked_timeout(timeout: float | None, default: float | None = None) -> float | None:
-    """Seconds for gRPC; None, meaning no limit, for an infinite time."""
+    """Seconds for gRPC; None, for no limit, of an infinite one."""
     seconds = default if timeout is None else timeout
     if seconds is None or seconds == math.inf:
         return None
@@ -36,7 +36,7 @@ def options_of(
 ) -> Options:
     """A request's fields beside its tensors; InvalidArgumentError for a wrong type.
 
-    The outputs that a mapping `out` names are the wanted ones.
+    The outputs that a mapping `out` names are those that are wanted.
     """
     if priority is not None and not isinstance(priority, Priority):
         raise InvalidArgumentError(f"priority: {priority!r}, wanted a normd.Priority")

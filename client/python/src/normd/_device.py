@@ -5,9 +5,9 @@ copied on the device: inputs into the client's own memory, which the server has 
 out of it. So the server sees only the tensors of calls, and PyTorch's memory stays private. If any
 of this fails, the call goes through host memory.
 
-The server does not know streams. Inputs are copied on the caller's current stream, and the request
-is sent when that is done. Results are copied on the same stream; an event after them delays the
-next call that uses the memory.
+The server knows nothing of streams. Inputs are copied on the caller's current stream, and the
+request is sent when that is done. Results are copied on the same stream, behind which an event
+keeps the next call that takes the memory.
 
 As in _sharing, nothing here waits by itself.
 """
@@ -133,7 +133,7 @@ class DevicePlane:
         out: object,
         attempts: Attempts,
     ) -> Steps[Received | None]:
-        """The call, with its outputs made. None: it has to go through host memory."""
+        """The call, its outputs made. None: it is one for the host's memory."""
         try:
             return (yield from self._on_device(model, options, inputs, out, attempts))
         except _Elsewhere as why:
@@ -206,7 +206,7 @@ class DevicePlane:
                 message = yield Send(request, repeatable=False)
                 return _response.decode(message, plan.memory)
             except Error as error:
-                if isinstance(error, ResourceExhaustedError):  # The call has not been begun.
+                if isinstance(error, ResourceExhaustedError):  # It has not been begun.
                     yield Pause(attempts.wait_after(error))
                     continue
                 self._sizes.forget(model, options)
@@ -262,7 +262,7 @@ class DevicePlane:
             )
 
     def _slot(self, device: int, nbytes: int) -> Steps[Slot]:
-        """A free slot, or a new one."""
+        """A free one, or a new one."""
         size = max(BLOCK_BYTES, 1 << (nbytes - 1).bit_length())
         while True:
             with self._lock:
@@ -270,7 +270,7 @@ class DevicePlane:
                     if slot.memory.device == device and slot.memory.nbytes == size:
                         self._free.remove(slot)
                         return slot
-            # It is free until a call takes it: if the call is cancelled meanwhile, it stays free.
+            # Which is free until it is taken: of a call that is cancelled meanwhile nobody does.
             yield functools.partial(self._new_slot, device, size)
 
     def _new_slot(self, device: int, size: int) -> None:

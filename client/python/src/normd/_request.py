@@ -38,7 +38,7 @@ class Options:
     priority: Priority | None = None
     queue_timeout: float | None = None
     precision: Precision | None = None
-    outputs: tuple[str, ...] = ()  # The wanted outputs; empty: the model's default ones.
+    outputs: tuple[str, ...] = ()  # Those that are wanted; none: as the model gives them.
 
 
 _MAX_INT64 = (1 << 63) - 1
@@ -147,7 +147,7 @@ def encode_without_data(model: str, options: Options, specs: Sequence[TensorSpec
 
 
 def total_bytes(inputs: Sequence[Input]) -> int:
-    """The bytes of the inputs' elements."""
+    """Of the inputs' elements."""
     return sum(each.nbytes for each in inputs)
 
 

@@ -1,10 +1,11 @@
 """Which calls put tensors into memory that the server has mapped too, and where.
 
 Arrays in a region of the caller's (Client.share) stay where they are. Others are copied into a
-region of the pool if the server is on this machine and takes regions, and the size makes it pay.
-Errors with regions of the pool are not reported: the call is repeated with messages.
+region of the pool, if all allows it: the server is on this machine and takes regions, and there is
+so much to send that it pays. What goes wrong with a region of the pool is nobody's error: the call
+is made again with messages.
 
-Nothing here waits: each client does what the steps ask for, in its own way.
+Nothing here waits: both clients do, each in its way, what the steps ask for.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Sharing:
         out: object,
         attempts: Attempts,
     ) -> Steps[Received]:
-        """The call, with as many tensors in regions as possible."""
+        """The call, with tensors in regions as far as that can be."""
         places = self._find_places(inputs, out)
         placed = places.placed
         received = None
@@ -158,8 +159,8 @@ class Sharing:
     def _with_pool(
         self, model: str, options: Options, places: _Places, attempts: Attempts
     ) -> Steps[Received | None]:
-        """One attempt, with its outputs and the remaining inputs in a region of the pool. None: it
-        has to go in messages."""
+        """One attempt, its outputs and what lies in no region in one of the pool's. None: that
+        goes in messages."""
         room = yield from self._room(model, options, places.inputs)
         lease = None if room is None else (yield from self._lease(room))
         if room is None or lease is None:
@@ -180,14 +181,14 @@ class Sharing:
         return received
 
     def _room(self, model: str, options: Options, inputs: Sequence[Input]) -> Steps[_Room | None]:
-        """None if the server takes no regions, or the outputs cannot be computed."""
+        """None where the server takes no regions, or there is no telling what comes of the call."""
         try:
             if not (yield from self._find_address()):
                 self._pause()
                 return None
             specs = [each.spec for each in inputs]
             outputs = yield from self._sizes.find(model, options, specs)
-        except Error:  # From calls that the caller has not made.
+        except Error:  # Of calls that the caller has not made.
             self._pause()
             return None
         return (

@@ -22,7 +22,7 @@ class OutputSizes:
     def find(
         self, model: str, options: Options, inputs: Sequence[TensorSpec]
     ) -> Steps[dict[str, int] | None]:
-        """The bytes of each output by name. None if they cannot be computed: the call will say why.
+        """The bytes of each output by name. None where there is no telling: the call will say why.
 
         Raises the errors of asking the server.
         """

@@ -1,4 +1,4 @@
-"""The steps of a call in several parts, which the two clients carry out in their own ways."""
+"""What a call of several parts asks its client to do: the same for both, which wait differently."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Pause:
 
 
 Result = TypeVar("Result")
-# A function does work that may block.
+# A function is work that may block.
 Step = ControlCall[Any] | Send | Pause | Callable[[], Any]
-# Yields steps, is sent their results or thrown their errors, and returns the final result.
+# Yields steps, is sent their results, or their errors thrown, and returns what it is for.
 Steps = Generator[Step, Any, Result]
 
 
 def follow(steps: Steps[Result], do: Callable[[Step], Any]) -> Result:
-    """Carries out each step, and returns the generator's result."""
+    """Does each, and returns what they return."""
     with contextlib.closing(steps):
         try:
             step = next(steps)

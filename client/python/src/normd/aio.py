@@ -40,8 +40,7 @@ _Stub = Callable[..., Any]
 
 
 class Client:
-    """Like normd.Client. It belongs to the event loop in which it is made; an async context
-    manager.
+    """As normd.Client. It belongs to the event loop in which it is made; an async context manager.
 
     Cancelling a task cancels its call. Arrays must not change until their call is done.
     """
@@ -60,7 +59,7 @@ class Client:
         device_memory: str = _sharing.AUTO,
         options: _channel.Options = (),
     ) -> None:
-        """Does not connect. Arguments as normd.Client's; call it in a running event loop."""
+        """Does not connect. As normd.Client; to be called in a running event loop."""
         config = _channel.configure(target, credentials, token, server_name, options)
         self._target = config.target
         self._timeout = _call.checked_timeout(timeout)
@@ -79,7 +78,7 @@ class Client:
             retry=retry,
             options=options,
         )
-        self._streams: client.Client | None = None  # Made at first use.
+        self._streams: client.Client | None = None  # Made when it is first needed.
         self._threads = ThreadPoolExecutor(_MAX_STREAMS, "normd-stream")
         self._channel = (
             grpc.aio.insecure_channel(config.target, config.options)
@@ -119,7 +118,7 @@ class Client:
         self._threads.shutdown(wait=False)
         await self._channel.close()
         self._sharing.close()
-        # On a thread, because it waits for the server.
+        # On a thread: it waits for the server.
         await asyncio.get_running_loop().run_in_executor(None, self._devices.close)
 
     @overload
@@ -303,14 +302,14 @@ class Client:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Converts gRPC's errors into this package's."""
+        """Makes gRPC's errors ours."""
         if self._closed:
             raise ClosedError("client: closed")
         try:
             yield
         except grpc.RpcError as error:
             raise self._error(error) from None
-        except grpc.aio.UsageError:  # gRPC's way to say that the channel was closed meanwhile.
+        except grpc.aio.UsageError:  # How gRPC says that the channel was closed meanwhile.
             if self._closed:
                 raise ClosedError("client: closed") from None
             raise
@@ -340,7 +339,7 @@ class Client:
         options: Options,
         timeout: float | None,
     ) -> _response.Received | None:
-        """None: the inputs have to go as a stream."""
+        """None: the inputs are to go as a stream."""
         attempts = Attempts(self._retry, _call.checked_timeout(timeout, self._timeout))
         if self._devices.may_take(prepared):
             on_device = self._devices.normalize(model, options, prepared, out, attempts)
@@ -369,7 +368,7 @@ class Client:
         with self._errors():
             if isinstance(step, _steps.Send):
                 return await self._normalize(step.request, timeout=attempts.timeout())
-            # Work that may block goes to a thread.
+            # What may block goes to a thread.
             return await asyncio.get_running_loop().run_in_executor(self._threads, step)
 
     async def _ask(self, call: ControlCall[Result], timeout: float | None) -> Result:
@@ -378,14 +377,14 @@ class Client:
         return call.result(await self._unary(self._control[call.method], call.request, attempts))
 
     async def _stream_of(self, request: StreamRequest) -> Response:
-        """Runs on a thread, because files may block, and through gRPC's synchronous interface: in
-        its asyncio one a write to a call that the server has ended hides the reason."""
+        """On a thread, where files may block, and through gRPC's synchronous interface: in its
+        asyncio one a write to a call that the server has ended hides why that was."""
         if self._closed:
             raise ClosedError("client: closed")
         if self._streams is None:
             self._streams = self._make_streams()
         run = self._streams._stream_run(request)
-        # Work on this thread's streams; the other thread's streams would not wait for it.
+        # What this thread's streams do with the tensors, the other's would not wait for.
         events = _cuda.record_all(request.inputs, request.out)
 
         def run_on_thread() -> Response:

@@ -34,14 +34,13 @@ _Stub = Callable[..., Any]
 
 
 class Client(Closing):
-    """A connection to one server, or to several with the same models. Thread-safe; a context
-    manager.
+    """A connection to one server, or to several that are alike. Thread-safe; a context manager.
 
     It connects at the first call and reconnects by itself. Calls do not wait for a server to
-    appear: one that cannot be reached gives UnavailableError, after the retries.
+    appear: one that cannot be reached is UnavailableError, after the retries.
 
     All calls raise `normd.Error`: its subclass for the server's status, `ClosedError` after
-    `close`, `ProtocolError` for an invalid response. Times are in seconds.
+    `close`, `ProtocolError` for a response that is none. Times are in seconds.
     """
 
     def __init__(
@@ -62,24 +61,24 @@ class Client(Closing):
 
         Args:
           target: "127.0.0.1:8001", or any of gRPC's names ("dns:///host:port", "unix:/path"), or
-            a list of HOST:PORT. Calls go in turn to all reachable servers of a list, and to all
-            reachable addresses of a dns name; names in a list are looked up once, now.
-          credentials: for TLS, such as grpc.ssl_channel_credentials(); None: no encryption.
+            a list of HOST:PORT. Calls go to all of a list's, and to all addresses of a dns name,
+            in turn, as far as they can be reached; names in a list are looked up once, now.
+          credentials: for TLS, such as grpc.ssl_channel_credentials(); in the clear without.
           token: sent as "authorization: Bearer TOKEN"; needs credentials.
           server_name: the name in the server's certificate, if it is not the target's.
           timeout: of each call but streams, retries included; None: no limit.
-          retry: which failed calls are retried; None: none.
+          retry: which failed calls are made again; None: none.
           stream_above: inputs of more bytes go as streams, which the server takes at any size.
-          shared_memory: "auto": tensors of 64 KiB and more are not sent but passed in memory that
-            the server has mapped too, if `target` is one address of this machine and the server
-            reports its --shared_memory_listen; up to 1 GiB, including results that are still
-            referenced. If any of that fails, they are sent. unix:///path: the same, with this
-            address. "off": never.
+          shared_memory: "auto": tensors of 64 KiB and more are not sent but handed over in memory
+            that the server has mapped too, where `target` is one address of this machine and the
+            server tells its --shared_memory_listen; up to 1 GiB, results that are still referred to
+            counted in. Where anything about that fails, they are sent. unix:///path: the same, with
+            this for the address. "off": never.
           device_memory: "auto": PyTorch's tensors on a CUDA device, of 64 KiB and more together,
-            stay on it, if `target` is one address of this machine and the server computes on that
-            device and takes its memory (--shared_memory_cuda); up to 1 GiB. If any of that fails,
-            they go through host memory. "require": the call then fails with the reason. "off":
-            never.
+            stay on it, where `target` is one address of this machine and the server computes on
+            that device and takes its memory (--shared_memory_cuda); up to 1 GiB. Where anything
+            about that fails, they go through the host's memory. "require": the call fails then,
+            with the reason. "off": never.
           options: further channel options of gRPC's.
 
         Raises:
@@ -95,7 +94,7 @@ class Client(Closing):
         self._devices = DevicePlane(config, device_memory, sizes)
         self._closed = False
         self._channel = _channel.make(config)
-        # Messages are bytes here: encoders and decoders may raise, which gRPC would hide.
+        # Messages are bytes here: what encodes and decodes them may raise, which gRPC would hide.
         self._normalize: _Stub = self._channel.unary_unary(_call.NORMALIZE, b"".join)
         self._stream: _Stub = self._channel.stream_stream(_call.NORMALIZE_STREAM, b"".join)
         self._watch: _Stub = self._channel.unary_stream(_call.HEALTH_WATCH)
@@ -114,7 +113,7 @@ class Client(Closing):
     def close(self) -> None:
         """Closes the connection; calls in flight end with ClosedError. May be called again.
 
-        The server releases shared regions; arrays in them stay valid.
+        The server lets shared regions go; arrays in them stay valid.
         """
         self._closed = True
         self._channel.close()
@@ -167,30 +166,30 @@ class Client(Closing):
           model: its name.
           inputs: an array, or several by the model's names ({"x": x, "y": y}), of float32,
             float64, float16 or bfloat16 (ml_dtypes, or two raw bytes) and of the model's shape,
-            such as [N, C, *]. PyTorch tensors of any device are accepted too, and objects with
-            __array__ or __dlpack__. Indexes are int64. C-contiguous arrays in host memory are not
-            copied before they are put into the message.
+            such as [N, C, *]. PyTorch tensors of any device are taken too, and what has
+            __array__ or __dlpack__. Indexes are int64. C-contiguous ones in the host's memory are
+            not copied before they are put into the message.
           out: an array or a PyTorch tensor of the output's type and shape that takes the result.
             With `inputs` and `out` in a region of `share`, nothing is copied.
-          version: 0: the highest loaded version.
+          version: 0: the highest that is loaded.
           priority: among requests for this model; NORMAL by default.
-          queue_timeout: the limit for waiting on the server until the request is computed.
+          queue_timeout: how long it may wait on the server until it is computed.
           precision: of a matrix product, instead of the model's own.
           timeout: of this call; None: the client's, math.inf: none.
 
         Returns:
           `out`, or a tensor of the first input's kind: for NumPy a read-only view of the received
           message or of shared memory, which is not copied and may be unaligned; for PyTorch a
-          tensor with its own memory on the input's device. Inputs of more than `stream_above` bytes
-          go as a stream: the result has the same bits and its own memory, and only an explicit
-          `timeout` limits the time.
+          tensor of its own memory on the input's device. Inputs of more than `stream_above` bytes
+          go as a stream, with the same bits, into memory of its own, and with no time limit but a
+          `timeout` that is given.
 
         Raises:
           InvalidArgumentError: a type, shape or option is wrong; the message names it.
           NotFoundError: no such model or version is loaded.
           ResourceExhaustedError: the server has no room now.
           DeadlineExceededError: `timeout` or `queue_timeout` passed.
-          UnavailableError: the server cannot be reached, is gone or drains.
+          UnavailableError: the server cannot be reached, has gone or drains.
         """
         options = _call.options_of(version, priority, queue_timeout, precision)
         prepared = _request.inputs_of(inputs)
@@ -215,9 +214,9 @@ class Client(Closing):
         """As `normalize`, for all outputs by name, with the stages' times and the batch.
 
         Args:
-          out: as in `normalize` for an only output, or a mapping of output names to arrays, or to
-            None for a result with its own memory. Only the named outputs are returned. Outputs on
-            request, such as "mean", are returned if it names them.
+          out: as `normalize`'s for an only output, or a mapping of the outputs' names, which alone
+            are then returned, to these, or to None for a result of its own memory. Outputs on
+            request, such as "mean", come if it names them.
         """
         options = _call.options_of(version, priority, queue_timeout, precision, out)
         prepared = _request.inputs_of(inputs)
@@ -245,10 +244,11 @@ class Client(Closing):
 
         Args:
           inputs: as for `normalize`; also memory maps, and paths (str or PathLike) of .npy files.
-          out: takes the result: an array or memory map of its type and shape, or a path for a .npy
-            file, which appears when the whole result is there. For several outputs a mapping of
-            names to these, or to None for a new array; other outputs are not returned. None: new
-            arrays. With one input and one output it may be the input itself, memory or file.
+          out: where the result goes: an array or memory map of its type and shape, or a path for a
+            .npy file, which appears when the whole result is there. Of several outputs a mapping of
+            names to these, or to None for a fresh array; outputs that it does not name do not come.
+            None: fresh arrays. It may be the input itself, memory or file, where there is one of
+            each.
           progress: True shows a bar (needs tqdm); a callable gets (bytes done, bytes in all).
           chunk_bytes: of a message; less if the server takes less.
           timeout: of the whole stream; None: no limit.
@@ -257,8 +257,8 @@ class Client(Closing):
           The response, whose outputs are arrays, or the paths given.
 
         Raises:
-          As `normalize`; OSError for files that cannot be opened or written, DataLossError for a
-          file that shrinks meanwhile. After an error `out` holds no result; files are removed.
+          As `normalize`; OSError for files that cannot be opened or written, DataLossError for one
+          that shrinks meanwhile. After an error `out` holds no result; files are removed.
         """
         options = _call.options_of(version, priority, queue_timeout, precision, out)
         return self._stream_run(
@@ -276,27 +276,27 @@ class Client(Closing):
     def share(
         self, nbytes: int, *, device: object = None, timeout: float | None = None
     ) -> SharedRegion | DeviceRegion:
-        """Memory for tensors that are shared with a server on this machine instead of sent.
+        """Memory for tensors that are not to be sent, of a server on this machine.
 
             region = client.share(2 * x.nbytes)
             x_there, y_there = region.array(x.shape), region.array(x.shape)
             client.normalize("instance_norm_64", x_there, out=y_there)
 
-        Inputs in a region do not put the result there: it needs an `out` in a region.
+        Without an `out` in a region, the result of inputs in one comes as that of others does.
 
         Args:
-          device: a CUDA device, in torch.device's form: the memory is the device's, for PyTorch's
+          device: a CUDA device, as torch.device takes it: the memory is the device's, for PyTorch's
             tensors (DeviceRegion.tensor).
 
         Raises:
-          UnimplementedError: the server does not take such memory (--shared_memory=fd and
-            --shared_memory_listen, or --shared_memory_cuda for a device); `target` is not one
-            server on this machine; or the client's `shared_memory` or `device_memory` is "off".
-          UnavailableError: nobody listens at the server's address, or another user does. For a
-            device also: it has no memory left, or none that can be shared.
-          InvalidArgumentError: no such device, or the server computes on others.
-          PermissionDeniedError: for a device: the token's identity may not make admin calls.
-          ResourceExhaustedError: the server has its maximum of regions.
+          UnimplementedError: the server takes none (--shared_memory=fd, --shared_memory_listen; of
+            a device --shared_memory_cuda), is elsewhere as far as `target` says, or several; or the
+            client's `shared_memory` or `device_memory` is "off".
+          UnavailableError: nobody takes it at the server's address: it is another user's, say. The
+            device has no memory left, or has none that can be shared.
+          InvalidArgumentError: no such device; or the server computes on others.
+          PermissionDeniedError: of a device: the token's identity may not make admin calls.
+          ResourceExhaustedError: the server has enough regions.
         """
         attempts = Attempts(self._retry, _call.checked_timeout(timeout, self._timeout))
         if device is not None:
@@ -314,10 +314,10 @@ class Client(Closing):
     def load_model(
         self, model: str, *, version: int = 0, timeout: float | None = None
     ) -> ModelInfo:
-        """Loads or reloads a version from the repository. 0: the highest there. Not retried.
+        """Loads a version from the repository, or loads it anew. 0: the highest there. Not retried.
 
         Raises:
-          NotFoundError: the repository has no such version. InvalidArgumentError: a file is wrong.
+          NotFoundError: the repository has none such. InvalidArgumentError: a file is wrong.
           FailedPreconditionError: a file is too large. AbortedError: it is being written.
         """
         return self._ask(_control.load_model(model, version), timeout)
@@ -325,7 +325,7 @@ class Client(Closing):
     def unload_model(
         self, model: str, *, version: int = 0, timeout: float | None = None
     ) -> list[int]:
-        """Unloads a version, or with 0 all; returns the unloaded ones. Not retried.
+        """Unloads a version, or with 0 all; returns which. Not retried.
 
         Requests in flight finish.
         """
@@ -336,20 +336,19 @@ class Client(Closing):
         return self._ask(_control.get_server_info(), timeout)
 
     def list_shared_memory(self, *, timeout: float | None = None) -> list[SharedMemoryInfo]:
-        """The regions that all clients share with the server, the oldest first."""
+        """The regions that clients share with the server, all of them, the oldest first."""
         return self._ask(_control.list_shared_memory(), timeout)
 
     def health(self, model: str | None = None, *, timeout: float | None = None) -> HealthStatus:
-        """Whether the server takes requests, or serves a model; NotFoundError for an unknown one.
-        """
+        """Whether the server takes requests, or serves a model; NotFoundError for one unknown."""
         return self._ask(_control.check_health(model), timeout)
 
     def watch_health(
         self, model: str | None = None, *, timeout: float | None = None
     ) -> Iterator[HealthStatus]:
-        """The current status and each change, until the iterator is closed.
+        """The status now and after each change, until the iterator is closed.
 
-        `timeout` limits the whole watch; None: no limit.
+        `timeout` is of the whole watch; None: no limit.
         """
         request = _control.health_request(model)
         call = self._start(self._watch, request, _call.checked_timeout(timeout))
@@ -365,7 +364,7 @@ class Client(Closing):
         """Waits until the server, or the model, is SERVING, however often it cannot be reached.
 
         Raises:
-        DeadlineExceededError: it was not, within `timeout` (by default the client's).
+          DeadlineExceededError: it was not, within `timeout` (by default the client's).
         """
         request = _control.health_request(model)
         attempts = Attempts(None, _call.checked_timeout(timeout, self._timeout))
@@ -393,14 +392,14 @@ class Client(Closing):
         timeout: float | None,
         wait_for_ready: bool | None = None,
     ) -> Any:
-        """Makes a gRPC call, and converts its errors."""
+        """Makes a call of gRPC's, and its errors ours."""
         if self._closed:
             raise ClosedError("client: closed")
         try:
             return stub(request, timeout, wait_for_ready=wait_for_ready)
         except grpc.RpcError as error:
             raise self._error(error) from None
-        except ValueError:  # gRPC's way to say that the channel was closed meanwhile.
+        except ValueError:  # How gRPC says that the channel was closed meanwhile.
             if self._closed:
                 raise ClosedError("client: closed") from None
             raise
@@ -422,7 +421,7 @@ class Client(Closing):
         options: Options,
         timeout: float | None,
     ) -> _response.Received | None:
-        """None: the inputs have to go as a stream."""
+        """None: the inputs are to go as a stream."""
         attempts = Attempts(self._retry, _call.checked_timeout(timeout, self._timeout))
         if self._devices.may_take(prepared):
             on_device = self._devices.normalize(model, options, prepared, out, attempts)

@@ -1,4 +1,4 @@
-"""Replaces PyTorch's layers by normd's in a whole model."""
+"""Puts normd's layers in the place of PyTorch's in a whole model."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Report:
     """The result of `replace`.
 
     Attributes:
-    replaced: the names of the layers that now compute with normd, with their class.
-    fused: the names of activations that their norm now computes, with the norm's name.
-    left: the names of unchanged norms, with the reason.
+      replaced: the names of the layers that compute with normd now, with their class.
+      fused: the names of activations that their norm computes now, with the norm's name.
+      left: the names of norms that are as they were, with the reason.
     """
 
     replaced: dict[str, str] = field(default_factory=dict)
@@ -86,8 +86,7 @@ def _has_hooks(module: nn.Module) -> bool:
 def _fuse_in(
     sequence: nn.Sequential, prefix: str, report: Report, places: dict[nn.Module, int]
 ) -> None:
-    """Activations directly after a norm in the same nn.Sequential, if the norm is used only there.
-    """
+    """Activations right behind a norm of the same nn.Sequential, which has no other place."""
     names = list(sequence._modules)
     for before, after in itertools.pairwise(names):
         norm, module = sequence._modules[before], sequence._modules[after]
@@ -104,19 +103,18 @@ def _fuse_in(
 
 
 def replace(model: nn.Module, *, fuse_activations: bool = False) -> Report:
-    """Makes the norms of a model compute with normd, in place, and reports the changes.
+    """Makes the norms of a model compute with normd, in place, and says what it has done.
 
     Layers stay the same objects, with their parameters, hooks and state_dict; their class becomes
     the one of the same name in normd.torch, a subclass. Subclasses of PyTorch's layers, BatchNorm
-    in training and layers of other packages are left alone. Afterwards the model is for inference
-    only.
+    in training and layers of other packages are left alone. The model is for inference only then.
 
-    fuse_activations: the norm computes a ReLU, LeakyReLU, SiLU or GELU that directly follows it in
-    an nn.Sequential. A Fused, an nn.Identity that names both, takes the activation's place; the
-    norm's repr shows the activation. Ask for it only if nothing reads the norm's own result: taps
-    before the activation, slices of the nn.Sequential and code that later fuses the norm into a
-    convolution would compute something else. The activation of a norm that is used in several
-    places stays.
+    fuse_activations: a ReLU, LeakyReLU, SiLU or GELU right behind a norm in an nn.Sequential is
+    computed with it, and its place taken by a Fused, an nn.Identity that names both; the norm's
+    repr has the activation. Ask for it only if nothing reads the norm's own result: taps before the
+    activation, slices of the nn.Sequential and what fuses the norm into a convolution afterwards
+    would compute something else. The activation of a norm that appears in several places of the
+    model stays.
     """
     report = Report()
     places: dict[nn.Module, int] = {}
