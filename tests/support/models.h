@@ -32,7 +32,7 @@ std::shared_ptr<const Model> MakeModel(const std::string& name, const std::strin
 std::shared_ptr<const Model> MakeRowModel(ModelMetrics& metrics, const std::string& batching = "",
                                           const std::string& name = "rows");
 
-// The model with the CPU backend's state. `kernels` outlives it.
+// The model with what the CPU backend keeps of it. `kernels` outlives it.
 std::shared_ptr<const Model> OnCpu(std::shared_ptr<const Model> model,
                                    const norm::cpu::Executor& kernels);
 

@@ -32,7 +32,7 @@ enum class Stage : std::uint8_t {
 };
 inline constexpr int kStages = 17;
 
-// A spec that grows by stages, and a case's other properties.
+// A spec that grows by stages, and what else a case needs.
 struct StagedSpec {
   NormSpec spec;
   bool input_bias = false;

@@ -15,7 +15,7 @@ namespace {
 constexpr unsigned char kGuard = 0xA5;
 constexpr std::size_t kBoundary = 256;
 
-// Consecutive 16-bit floats become consecutive numbers, with both zeros at 0.
+// Consecutive 16-bit floats are consecutive numbers, with both zeros at 0.
 int Ordered(std::uint16_t bits) {
   const int magnitude = bits & 0x7FFF;
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;

@@ -36,7 +36,7 @@ using testing::SharedFile;
 
 constexpr std::int64_t kPage = 4096;
 
-// The process's mappings of the file.
+// Of the process.
 int MappingsOf(const SharedFile& file) {
   std::ifstream maps("/proc/self/maps");
   int count = 0;

@@ -24,7 +24,7 @@ class NoBackend final : public ModelBackend {
   absl::StatusOr<std::unique_ptr<BackendState>> Prepare(const Model&) override { return nullptr; }
 };
 
-// Stands still. A thread other than its maker's passes `gate` before it reads.
+// Stands still. Whoever reads it on another thread than its maker's passes `gate` first.
 class GatedClock final : public Clock {
  public:
   explicit GatedClock(Gate& gate) : gate_(gate) {}
