@@ -57,7 +57,7 @@ void SendOn(int signal, siginfo_t*, void* context) {
   kill(getpid(), signal);
 }
 
-// Those that BlockStopSignals has taken.
+// The signals that BlockStopSignals has taken.
 sigset_t TakenSignals() {
   sigset_t set;
   sigemptyset(&set);

@@ -154,7 +154,7 @@ def wrapper(name):
 
 
 class FlashInfer:
-    """Those of FUNCTIONS that FlashInfer's header has, compiled for the current device."""
+    """The FUNCTIONS that FlashInfer's header has, compiled for the current device."""
 
     def __init__(self, include, nvcc):
         header = (Path(include) / HEADER).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-// Who calls: the policy and the tokens that hold now, read anew when their files change.
+// Identities of callers: the current policy and tokens, read again when their files change.
 
 #ifndef NORMD_SERVER_IDENTITY_ACCESS_H_
 #define NORMD_SERVER_IDENTITY_ACCESS_H_

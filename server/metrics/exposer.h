@@ -18,7 +18,7 @@
 
 namespace normd {
 
-// Who asks for a path. Borrows.
+// The caller that asks for a path. Borrows.
 struct PathRequest {
   absl::string_view path;
   absl::string_view peer;

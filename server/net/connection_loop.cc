@@ -279,7 +279,7 @@ void ConnectionLoop::HandOn(std::uint64_t id, Connection& connection) {
   connection.opening_bytes = ReadTcpCounters(socket).received_bytes - there;
   ControlEpoll(epoll_.get(), EPOLL_CTL_DEL, socket, id, 0);
   ControlEpoll(epoll_.get(), EPOLL_CTL_ADD, watch.get(), id, EPOLLIN | EPOLLONESHOT);
-  // Those of unix sockets share one: nothing tells their calls apart.
+  // Connections of unix sockets share one: nothing tells their calls apart.
   connection.caller = connection.peer.is_unix
                           ? callers_.Find(connection.peer.grpc_peer)
                           : callers_.Begin(connection.peer.grpc_peer, connection.origin);

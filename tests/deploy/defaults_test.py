@@ -25,7 +25,7 @@ def defaults_of(normd):
         default = re.search(r"\((\S+)\)\s*$", help_text)
         if value:
             found[name] = default.group(1) if default else NONE
-        else:  # Who may say =false to it has it on.
+        else:  # A flag whose help offers =false is on.
             found[name] = "on" if f"--{name}=false" in help_text else "off"
     return found
 

@@ -99,7 +99,7 @@ def faults_of_command(arguments):
 
 
 def faults_of_commands(path):
-    """Those of C++: programs have nothing else but CUDA's files, whose compiler is nvcc."""
+    """Faults of C++ compilations: programs contain nothing else but CUDA, which nvcc compiles."""
     commands = [entry for entry in json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
                 if entry["file"].endswith(".cc")]
     if not commands:

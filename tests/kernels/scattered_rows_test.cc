@@ -23,7 +23,7 @@ namespace {
 
 constexpr Statistics kStatistics[] = {Statistics::kMeanVariance, Statistics::kMeanSquare,
                                       Statistics::kRootOfSquares};
-// Those that such rows know beside gamma and beta.
+// The stages that such rows can have beside gamma and beta.
 constexpr Stage kTileStages[] = {Stage::kResidual, Stage::kResidualOut, Stage::kWeightOffset,
                                  Stage::kScale,    Stage::kShift,       Stage::kActivation};
 
@@ -183,7 +183,7 @@ TEST_P(ScatteredRowsTest, RunsThatAreCut) {
   }
 }
 
-// Those of the benchmark, with fewer positions, and with parameters that 16-byte loads can fetch.
+// The benchmark's shapes, with fewer positions, and with parameters that 16-byte loads can fetch.
 TEST_P(ScatteredRowsTest, ShapesThatAreMeasured) {
   for (const Shape& shape :
        {Shape{{1, 1, 64, 128}, {1, 1, 6, 1}}, Shape{{1, 1, 3, 224}, {1, 1, 50, 1}},

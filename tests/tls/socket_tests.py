@@ -1,4 +1,4 @@
-"""Who may connect to a unix socket."""
+"""Rights to connect to a unix socket."""
 
 import os
 import pathlib

@@ -44,8 +44,8 @@ struct Call {
   // The out variant's; else empty, and made by Run if the spec has them.
   Tensor y, residual_out, mean, rstd, scales;
   const char* other_name = "other";
-  bool style_bank = false;      // weight and bias are tables; a style is chosen or mixed from them.
-  bool statistics_out = false;  // mean and rstd are wanted.
+  bool style_bank = false;      // weight and bias are tables, of which a style is chosen or mixed.
+  bool statistics_out = false;  // Whether mean and rstd are wanted.
   bool out_variant = false;
 
   // All tensors: x and the other inputs, then the results.

@@ -56,7 +56,7 @@ struct Name {
   char text[kSize] = {};
 };
 
-// An operator whose arguments `kRead` reads and whose results are members of the call.
+// An operator of which `kRead` reads the arguments, and whose results are members of the call.
 template <Name kName, void (*kRead)(Arguments&, Call&), Tensor Call::*... kResults>
 Operator Define() {
   return {kName.text, [](StableIValue* stack, std::uint64_t, std::uint64_t results) {
@@ -232,7 +232,7 @@ void ConditionalInstanceNorm(Arguments& arguments, Call& call) {
   call.style_bank = true;
 }
 
-// Every stage of the contract separately; the operators above are cases of this one.
+// Every stage of the contract by itself; the operators above are cases of this one.
 void Normalize(Arguments& arguments, Call& call) {
   call.x = arguments.NextTensor();
   call.form = static_cast<Form>(arguments.NextInt());

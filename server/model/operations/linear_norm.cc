@@ -14,7 +14,7 @@ namespace {
 // The most elements of one weight: 4 TiB of float32.
 constexpr std::int64_t kMaxWeights = std::int64_t{1} << 40;
 
-// Those of the product and of the norm after it.
+// The parameters of the product and of the norm after it.
 constexpr absl::string_view kTorchNames[] = {"weight",      "bias",          "running_mean",
                                              "running_var", "linear.weight", "linear.bias"};
 

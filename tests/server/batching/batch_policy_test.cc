@@ -231,7 +231,7 @@ TEST(DrainRateTest, ForgetsAllAtAResetAndDoesNotOverflow) {
   EXPECT_EQ(rate.TimeFor(1000), Duration::zero());
 }
 
-// Who enters. Each combination of what matters, against the rules one by one.
+// Which requests enter. Each combination of what matters, against the rules one by one.
 
 TEST(DecideArrivalTest, FollowsItsRulesInEachCase) {
   for (const bool full : {false, true}) {

@@ -107,7 +107,7 @@ TEST_F(BatchQueueTest, ALowPriorityStarvesBehindNoFlood) {
     clock_.Advance(microseconds(10));
     ASSERT_LT(taken, 100);
   }
-  // Those that came in the first 200 us, and no others, went before it.
+  // The requests of the first 200 us, and no others, went before it.
   EXPECT_EQ(taken, 2 * 20 + 1);
 }
 

@@ -299,7 +299,7 @@ TEST_F(WaitingSetTest, ARequestAllocatesNothingOnceAsManyHaveWaited) {
   EXPECT_NE(set_.Remove(probe.id(), clock_.Now()), nullptr);
 }
 
-// Who gives way, against a list of what waits.
+// Which requests give way, against a list of those that wait.
 
 class WaitingSetHoldersTest : public testing::Test {
  protected:

@@ -151,7 +151,7 @@ TEST_F(RegionListenerTest, ARegionIsThereAsLongAsItsConnection) {
   const std::string name = (*region)->name();
   region->reset();
   while (registry_.Find("", name).ok()) std::this_thread::yield();
-  // Who found it before keeps it.
+  // A client that found it before keeps it.
   EXPECT_EQ((*(*found)->Part(9'999, 1))[0], std::byte{7});
   found = absl::NotFoundError("");
   EXPECT_EQ(metrics_.regions.mapped, 0);

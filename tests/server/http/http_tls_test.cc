@@ -158,7 +158,7 @@ TEST_F(HttpTlsTest, EachConnectionBeginsWithTheCertificateOfItsMoment) {
   ASSERT_TRUE(after.Shake());
   EXPECT_EQ(before.Shown(), "normd test");
   EXPECT_EQ(after.Shown(), "the next");
-  // Who began with the old one goes on with it.
+  // A connection that began with the old one keeps it.
   bool whole = false;
   ASSERT_TRUE(before.Send(kAsk));
   EXPECT_GT(before.ReadAll(whole).size(), kBigBytes);

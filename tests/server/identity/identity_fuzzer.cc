@@ -62,7 +62,7 @@ void TryTokens(absl::string_view text) {
     ExpectMessage(table.status().message(), 300);
     return;
   }
-  // Nobody finds what SHA-256 gives these digests for.
+  // To find a text with one of these SHA-256 digests is infeasible.
   Expect(!table->Find(text).has_value(), "the file itself is no token");
   Expect(table->names().size() <= table->size(), "every name has a token");
 }

@@ -148,7 +148,7 @@ TEST_F(ConnectionCloseTest, StopsWithConnectionsInEveryStage) {
   EXPECT_TRUE(silent.Closed());
   EXPECT_EQ(opening.Read(21).size(), 21u);
   EXPECT_TRUE(opening.Closed());
-  // Those that were handed on are their owners'.
+  // Connections that were handed on belong to their owners.
   EXPECT_TRUE(Readable(owner.socket, kWaitMillis));
   serving.Send("x");
   EXPECT_TRUE(Readable(served.socket, kWaitMillis));

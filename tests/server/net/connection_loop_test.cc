@@ -1,4 +1,4 @@
-// Who is taken, who is ended, and what is known of whom.
+// Which connections are accepted, which are ended, and what is known of each.
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

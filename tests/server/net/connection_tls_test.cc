@@ -94,7 +94,7 @@ TEST_F(ConnectionTlsTest, KeepsNobodyWhoLeavesAmidTheHello) {
   ExpectNoneKeptOfParts(TlsHello(), options);
 }
 
-// Who has been handed on is watched and ended as without TLS.
+// A connection that was handed on is watched and ended as without TLS.
 TEST_F(ConnectionTlsTest, WithTlsWatchesTheTraffic) {
   ConnectionLoopOptions options = Options();
   options.min_tls_version = kTls12;

@@ -1,4 +1,4 @@
-// Who may do what, as the flags of a normd from the outside have it.
+// Rights of callers, by the flags of a normd process.
 
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>

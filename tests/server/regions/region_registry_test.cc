@@ -98,7 +98,7 @@ TEST_F(RegionRegistryTest, ReRegisteringANameIsRefusedUntilItIsFree) {
   ASSERT_TRUE(registry_.Unregister("", "r", InUse::kFinish).ok());
   const SharedFile second(kPage);
   ASSERT_TRUE(registry_.RegisterNamed(Facts(second, "r")).ok());
-  // Who held the first still has the first.
+  // A holder of the first one still has it.
   second.data()[0] = std::byte{2};
   file_.data()[0] = std::byte{1};
   EXPECT_EQ((*old->Part(0, 1))[0], std::byte{1});

@@ -1,4 +1,4 @@
-// Who may call what: every method of every service that the server has, over real connections.
+// Rights to call: every method of every service that the server has, over real connections.
 
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>

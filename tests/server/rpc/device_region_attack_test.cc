@@ -266,7 +266,7 @@ TEST_F(DeviceRegionIdentityTest, AnotherIdentitysRegion) {
   inference::CudaSharedMemoryStatusResponse status;
   EXPECT_TRUE(DeviceStatus("", &status, 'b').ok());
   EXPECT_EQ(status.regions_size(), 0);
-  // Who may infer alone registers nothing.
+  // The right to infer alone does not let a client register.
   EXPECT_EQ(RegisterDevice(allocation.handle, 0, kFileBytes, "u", 'u').error_code(),
             Code::PERMISSION_DENIED);
   EXPECT_EQ(RegisterDevice(allocation.handle, 0, kFileBytes, "n", ' ').error_code(),

@@ -92,7 +92,7 @@ TEST_F(DeviceRegionTest, RequestsOfAllWaysWaitTogetherAndAreRight) {
   for (int i = 0; i < 6; ++i) {
     for (const char* region : {"zero", "one", "host"}) {
       calls.emplace_back([this, region, i] {
-        // Those of a region at the same time read one x and write the same y.
+        // Simultaneous requests of a region read one x and write the same y.
         EXPECT_TRUE(Infer(InRegions({region}, {region, kY})).ok()) << region << i;
       });
     }

@@ -47,8 +47,7 @@ def axes_of(
 def axes_apart(
     name: str, x: Tensor, shape: int | Sequence[int], axes: Sequence[int]
 ) -> tuple[int, int, int]:
-    """The first of these dimensions of x, how many are adjacent to it, and a bit for each other
-    one.
+    """The first of these dimensions of x, how many follow it at once, and a bit for each other one.
 
     ValueError unless they ascend and x has that shape there.
     """

@@ -63,7 +63,7 @@ def _like_channels(x: Tensor, *_arguments: Any, **_options: Any) -> Tensor:
     return _like(x, 1, 1)
 
 
-# {operator: the position of its argument more_axes, its last}
+# {operator: the place of its argument more_axes, its last}
 _MORE_AXES = {
     name: arguments.count(",")
     for name, (arguments, _) in _schemas.NORMS.items()
@@ -72,8 +72,8 @@ _MORE_AXES = {
 
 
 def _is_row_major(operator: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> bool:
-    """Whether a call's axes are not adjacent; its results are then row-major."""
-    place = _MORE_AXES[operator]  # The dispatcher passes arguments by position, or by name.
+    """Whether a call's axes are apart, whose results are row-major."""
+    place = _MORE_AXES[operator]  # The dispatcher gives arguments by position, or by name.
     more = arguments[place] if len(arguments) > place else options.get("more_axes", 0)
     return bool(more)
 
@@ -135,7 +135,7 @@ def _row_length(x: Tensor, form: int, axis: int, axes: int, groups: int, more_ax
     return channels // (groups or channels)
 
 
-# The general operator's arguments after `statistics`, in order.
+# The general operator's arguments behind `statistics`, in order.
 _NORMALIZE_OPTIONS = [
     each.split()[1].split("=")[0] for each in _schemas.NORMS["normalize"][0].split(",")
 ][6:]
@@ -151,7 +151,7 @@ def _normalize(
     *arguments: Any,
     **named: Any,
 ) -> tuple[Tensor, ...]:
-    # The dispatcher passes known arguments by position, without trailing defaults.
+    # The dispatcher gives what it knows by position, without trailing defaults.
     options = {**dict(zip(_NORMALIZE_OPTIONS, arguments, strict=False)), **named}
     residual_out, statistics_out = options.get("write_residual"), options.get("statistics_out")
     quantization = options.get("quantization", 0)

@@ -91,6 +91,6 @@ def functional(name: str, arguments: str, results: tuple[str, ...]) -> str:
 
 
 def out_variant(name: str, arguments: str, results: tuple[str, ...]) -> str:
-    """The schema that writes to the caller's tensors and returns nothing."""
+    """The schema that writes to tensors of the caller's and returns nothing."""
     written = ", ".join(f"Tensor({'abcde'[i]}!) {each}" for i, each in enumerate(results))
     return f"{name}.out({arguments}, *, {written}) -> ()"

@@ -266,7 +266,7 @@ def gated_rms_norm(
 ) -> Tensor:
     """rms_norm(x * silu(gate)), or with norm_before_gate rms_norm(x) * silu(gate) (Mamba 2).
 
-    group_size: a row is this many consecutive elements of the normalized shape.
+    group_size: the rows are so many elements of the normalized shape, one after the other.
     """
     first, axes = axes_of("gated_rms_norm", x, normalized_shape)
     if axes > 1:
