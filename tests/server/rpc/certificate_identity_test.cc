@@ -1,4 +1,4 @@
-// The identity of a client certificate: over gRPC with every method, and at the metrics port the same.
+// The identity of a client certificate: over gRPC with every method, and at the metrics port.
 
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
