@@ -9,7 +9,7 @@ namespace normd::norm::bench {
 const char kUsage[] =
     R"(Usage: norm_bench [flags]
 
-norm_bench measures the speed and the error of the normalizations against a copy of the same tensor.
+norm_bench measures the normalizations' speed and error against a copy of the same tensor.
 
   norm_bench --ops=group_norm:32+silu --shapes=16x512x128x128
   norm_bench --device=cuda --ops=rms_norm,layer_norm --shapes=4096x8192 --dtypes=bfloat16
