@@ -94,7 +94,7 @@ class NormalizeCommand final : public Command {
   const char* name() const override { return "normalize"; }
   const char* arguments() const override { return "IN.npy"; }
   const char* summary() const override {
-    return "normalizes a tensor: --model M in.npy -o out.npy; of several inputs each as NAME=FILE";
+    return "normalizes a tensor; several inputs: each as NAME=IN.npy";
   }
   int argument_count() const override { return 1; }
   bool takes_further_arguments() const override { return true; }
