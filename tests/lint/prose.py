@@ -2,8 +2,8 @@
 """Searches prose for what the house style rules out, as far as a machine can see it.
 
 In documents (*.md), tables and code left out: lines over 100 columns, the targets of links not counted, sentences
-of more than 40 words, and sentences that begin with "Of". In C++, CUDA, Python and proto sources: comments that
-begin with "Of".
+of more than 40 words, sentences that begin with "Of", and code that a list before it makes prose. In C++, CUDA,
+Python and proto sources: comments that begin with "Of".
 
     tests/lint/prose.py [ROOT]
 
@@ -52,6 +52,8 @@ def page_findings(text):
     for part in pages.parts(text):
         if part.kind not in ("prose", "heading"):
             continue
+        if part.lines[0].startswith("    ") and not pages.ITEM.match(part.lines[0]):
+            yield part.line, "four spaces behind an item of a list make no code: wanted a sentence between"
         for line, row in enumerate(part.lines, part.line):
             if (columns := len(TARGET.sub("]", row))) > COLUMNS:
                 yield line, f"{columns} columns of prose, wanted {COLUMNS} at most"

@@ -41,6 +41,10 @@ class ProseTest(unittest.TestCase):
         self.assertEqual(self.found("a.md", "One, of two. Of two\none.\n\n- Of it.\n\nTwo:\n\n    Of code.\n"),
                          [(1, "a sentence begins with"), (4, "a sentence begins with")])
 
+    def test_finds_code_that_a_list_makes_prose(self):
+        self.assertEqual(self.found("a.md", "- An item.\n\n    code\n"), [(3, "four spaces behind an")])
+        self.assertEqual(self.found("a.md", "- An item:\n\n      code\n\nText.\n\n    code\n"), [])
+
     def test_finds_comments_that_begin_with_of(self):
         text = "// Of a file.\nint a;  // Of it.\n  /* Of\n */\n// One:\n// Of two lines.\n//\n// Of a third.\nint b;  // b.\n// Of c.\n"
         for name in ("a.cc", "a.cu", "a.proto"):
