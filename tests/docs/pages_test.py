@@ -224,7 +224,7 @@ class Page:
 
     def bash(self, line, rows):
         """Runs rows of a shell, which begin at a line of the page; returns what they print, or None if they fail."""
-        if re.search(r"(^|[\s/;&|])normd( |$)", "\n".join(rows), re.MULTILINE):
+        if re.search(r"(^|[;&|]\s*|bin/)normd( |$)", "\n".join(rows), re.MULTILINE):
             self.stop()
             self._own = True
         else:
