@@ -4,7 +4,8 @@
 MODELS = {"my_norm": "group_norm_64_8", "NAME": "instance_norm_64", "M": "instance_norm_64", "m": "instance_norm_64"}
 # Files of the reader's, and their shapes.
 TENSORS = {"x.npy": "2x64x16x16"}
-# Without these a piece is left out.
+# Programs and modules without which a piece is left out.
+TOOLS = ["curl", "jq", "openssl"]
 NOT_OURS = {"safetensors", "torch", "transformers", "tritonclient"}
 
 X = """

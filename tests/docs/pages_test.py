@@ -29,7 +29,7 @@ import snippets
 
 ROOT = snippets.ROOT
 SKIPPED = 77
-LIMIT_S = 180  # For a piece.
+LIMIT_S = 600  # For a piece: only one that hangs takes so long.
 # Before a page's own flags, which win. A busy machine may miss deadlines.
 SHORT = {"normload": "--duration=500ms --warmup=100ms --max_error_share=1", "normd": "--lame_duck=0s"}
 SERVER = ["--shared_memory=named", "--shared_memory_listen=unix:///run/normd/regions"]
@@ -110,13 +110,14 @@ class Page:
         self.folder = folder / "work"
         self.failures, self.left_out, self.ran = [], [], 0
         self._sessions = {}
-        self._at = {}  # The folder that a block's shell is in.
+        self._at = self.folder  # Where a block's shell is.
         self._block = None
         self._own = False  # The page's own server serves.
         self._make_folders()
         self.environment = {
             **os.environ, "PATH": f"{self.control}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1",
-            "HOME": str(folder)}
+            "HOME": str(folder),
+            "OMP_NUM_THREADS": "1"}  # PyTorch's: several that wait for one another crawl on a busy machine.
 
     def _make_folders(self):
         programs = self.options.bin.resolve()
@@ -204,7 +205,7 @@ class Page:
     def run_shell(self, snippet):
         rows = list(snippet.rows)
         for at, command in snippets.commands(snippet.rows):
-            if why := snippets.elsewhere("\n".join(command), snippets.COMMANDS):
+            if why := why_not("\n".join(command)):
                 self.leave_out(snippet.line + at, command[0], why)
                 rows[at : at + len(command)] = [""] * len(command)
         if any(row.strip() and not row.lstrip().startswith("#") for row in rows):
@@ -217,6 +218,9 @@ class Page:
             at += 1
             while at < len(snippet.rows) and not snippet.rows[at].startswith("$ "):
                 at += 1
+            if why := why_not(command):
+                self.leave_out(snippet.line + first, command, why)
+                continue
             printed = self.bash(snippet.line + first, [command])
             wanted = "\n".join(snippet.rows[first + 1 : at])
             if printed is not None and (said := likeness(printed)) != likeness(wanted):
@@ -230,13 +234,16 @@ class Page:
         else:
             self.serve()
         script = self.control / "snippet.sh"
+        for told in ("line", "at"):
+            (self.control / told).unlink(missing_ok=True)
         # As many lines as the page has before them, the first of which are this test's.
         said = f"trap 'echo $LINENO >{self.control}/line' ERR; trap 'pwd >{self.control}/at' EXIT"
         script.write_text(said + "\n" * (line - 1) + "\n".join(rows) + "\n")
         self.ran += 1
         try:
-            done = subprocess.run(["bash", "-eE", script], cwd=self._at, env=self.environment, stdin=subprocess.DEVNULL,
-                                  capture_output=True, text=True, timeout=LIMIT_S, check=False)
+            done = subprocess.run(
+                ["bash", "-eE", script], cwd=self._at, env=self.environment, stdin=subprocess.DEVNULL,
+                capture_output=True, text=True, timeout=LIMIT_S, check=False)
         except subprocess.TimeoutExpired:
             self.fail(line, f"no end after {LIMIT_S} s: {rows[0]}")
             return None
@@ -253,6 +260,12 @@ class Page:
         for session in self._sessions.values():
             session.close()
         self.stop()
+
+
+def why_not(command):
+    """Why a shell's command does not run here; empty: it does."""
+    missing = [tool for tool in given.TOOLS if re.search(rf"\b{tool}\b", command) and not shutil.which(tool)]
+    return f"{missing[0]} is not installed" if missing else snippets.elsewhere(command, snippets.COMMANDS)
 
 
 def likeness(text):
@@ -278,7 +291,8 @@ def main():
                     page.run(snippet)
             finally:
                 page.close()
-        print("\n".join(page.left_out + page.failures), flush=True) if page.left_out + page.failures else None
+        for row in page.left_out + page.failures:
+            print(row, flush=True)
         failures += page.failures
         ran, left_out = ran + page.ran, left_out + len(page.left_out)
     print(f"{ran} snippets ran, {len(failures)} failed, {left_out} left out")

@@ -55,7 +55,9 @@ def parses(text, after_python):
         body = ast.parse(text).body
     except (SyntaxError, ValueError):
         return False
-    return after_python or any(not isinstance(each, ast.Expr) or isinstance(each.value, (ast.Call, ast.Tuple)) for each in body)
+    if after_python:
+        return True
+    return any(not isinstance(each, ast.Expr) or isinstance(each.value, (ast.Call, ast.Tuple)) for each in body)
 
 
 def imports(rows):

@@ -12,29 +12,34 @@ def found(text):
             for each in snippets.snippets(text)]
 
 
+def indented(text):
+    return "    " + text.replace("\n", "\n    ") + "\n"
+
+
 class SnippetsTest(unittest.TestCase):
     def test_finds_shell_and_python_by_what_they_say(self):
         self.assertEqual(found("Text:\n\n    normctl models --json\n\nMore:\n\n    import normd\n\nEnd.\n"),
                          [("shell", 3, "normctl models --json"), ("python", 7, "import normd")])
         for line in ("curl -s http://x | head", "cp -r 7 models/7", "build/dev/bin/normd --x", "./deploy/demo.sh --keep",
                      "for i in 1 2; do true; done", "tls=--x", "# First:\nnormd", "normload --find_max", "docker build ."):
-            self.assertEqual([kind for kind, *_ in found("    " + line.replace("\n", "\n    ") + "\n")], ["shell"], line)
+            self.assertEqual([kind for kind, *_ in found(indented(line))], ["shell"], line)
         for line in ("x = 1", "client.call(x)", "with a as b:\n    pass", "a.b, c", "from x import y",
                      "normd.Client(x)"):
-            self.assertEqual([kind for kind, *_ in found("    " + line.replace("\n", "\n    ") + "\n")], ["python"], line)
+            self.assertEqual([kind for kind, *_ in found(indented(line))], ["python"], line)
 
     def test_leaves_other_languages_alone(self):
         for line in ("y = x · weight", "models/NAME/1/params.safetensors     version 1", "canary { version: 6 }",
                      "auto fleet = FleetClient::Create(options);", "input       x [*, 4096]", "#include <x>\n\nint a;",
                      "spec:\n  rules: [{ x: 1 }]"):
-            self.assertEqual(found("    " + line.replace("\n", "\n    ") + "\n"), [], line)
+            self.assertEqual(found(indented(line)), [], line)
         self.assertEqual(found("```yaml\nx: 1\n```\n\nnormd runs.\n"), [])
 
     def test_takes_the_language_that_a_fence_names(self):
-        self.assertEqual(found("```python\ny\n```\n```sh\nmystery\n```\n"), [("python", 2, "y"), ("shell", 5, "mystery")])
+        self.assertEqual(found("```python\ny\n```\n```sh\nmystery\n```\n"),
+                         [("python", 2, "y"), ("shell", 5, "mystery")])
 
     def test_parts_a_block_where_its_language_changes(self):
-        text = "    a/config.textproto    x\n\n    normd &\n\n    normctl models\n\n    # Python\n    import x\n\n    x.y\n\n    import z\n"
+        text = indented("a/config.textproto    x\n\nnormd &\n\nnormctl models\n\n# Python\nimport x\n\nx.y\n\nimport z")
         self.assertEqual(found(text), [("shell", 3, "normd &\n\nnormctl models"),
                                        ("python", 7, "# Python\nimport x\n\nx.y"), ("python", 12, "import z")])
 

@@ -32,7 +32,8 @@ OTHERS = {
     "perf_analyzer": "concurrency-range request-rate-range request-distribution request-intervals binary-search "
     "latency-threshold stability-percentage input-data shared-memory",
     "ghz": "load-schedule",
-    "docker": "memory read-only cap-drop security-opt pids-limit user time entrypoint build-arg target gpus profile ulimit health-cmd",
+    "docker": "memory read-only cap-drop security-opt pids-limit user time entrypoint build-arg target gpus profile "
+    "ulimit health-cmd",
     "nvcc": "use_fast_math",
     "compute-sanitizer": "num-cuda-barriers",
     "KServe": "grpc-port",
