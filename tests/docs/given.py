@@ -1,4 +1,4 @@
-"""What pages take as given: models and files of these names, and names of Python."""
+"""Models, files and names of Python that pages take as given."""
 
 # The names that pages give to a model of the reader's.
 MODELS = {"my_norm": "group_norm_64_8", "NAME": "instance_norm_64", "M": "instance_norm_64", "m": "instance_norm_64"}

@@ -34,7 +34,7 @@ LIMIT_S = 600  # For a piece: only one that hangs takes so long.
 SHORT = {"normload": "--duration=500ms --warmup=100ms --max_error_share=1", "normd": "--lame_duck=0s"}
 SERVER = ["--shared_memory=named", "--shared_memory_listen=unix:///run/normd/regions"]
 
-# What stands for a program on the path.
+# A program on the path.
 AS_IT_IS = """#!/bin/bash
 exec {program} "$@"
 """

@@ -21,7 +21,7 @@ NOT_RUN = re.compile(r"<!--\s*not run: (.+?)\s*-->", re.DOTALL)
 FENCED = {"sh": "shell", "bash": "shell", "shell": "shell", "console": "console", "python": "python", "py": "python"}
 PROGRAMS = {"normd", "normctl", "normload"}
 BUILTINS = {"cd", "export", "source"}
-# What this test leaves out wherever it stands, and why.
+# Pieces that are left out wherever they stand, and why.
 MACHINES = [
     (r"cuda\b|\bgpus?\b|kernelbench_run|nvidia", "needs a GPU"),
     (r"\b(10|192\.0\.2)\.\d+\.\d|\bexample\.com|\.(example|internal|svc)\b", "needs other machines"),
@@ -79,7 +79,7 @@ def is_command(row):
 
 
 def kind_of(rows, before):
-    """What a paragraph of code is; None: of another language, or no code."""
+    """The kind of a paragraph of code; None: another language, or no code."""
     if rows[0].startswith(">>> "):
         return "doctest"
     if rows[0].startswith("$ "):

@@ -19,7 +19,7 @@ import sys
 
 import pages
 
-# Named by what is no longer true.
+# It names flags of earlier versions.
 LEFT_OUT = {"CHANGELOG.md"}
 PROGRAMS = {
     "normd": ["server/config/*.cc"],
@@ -117,7 +117,7 @@ class Tree:
         return others.union(*(self.flags(program) or set() for program in programs))
 
     def program(self, word, folder):
-        """What a word of a command line starts: a key of flags(); None: something of others."""
+        """The program that a word of a command line starts, as flags() takes it; None: another's."""
         if script := SCRIPT.match(word):
             near = str(pathlib.PurePosixPath(folder, script[1]))
             return next((path for path in (script[1], near) if self.flags(path) is not None), None)
@@ -135,7 +135,7 @@ def fits(flag, star, known):
 
 
 def names_of_cmake(segment, tree):
-    """What a command of cmake or ctest, or a built program's path, names and no build has."""
+    """Names in a command of cmake or ctest, or in a built program's path, that no build has: (what, why)."""
     for word in segment.split():
         if built := BUILT.match(word):
             if built[1] not in tree.preset_names("configurePresets"):
@@ -169,7 +169,7 @@ def names_of_cmake(segment, tree):
 
 
 def line_findings(line, tree, folder=""):
-    """What is wrong in a line of a shell, or in a piece of one: (what, why)."""
+    """Faults in a line of a shell, or in a piece of one: (what, why)."""
     line = re.sub(r"(^|\s)#.*", "", line)
     for segment in ENDS.split(line):
         yield from names_of_cmake(segment, tree)

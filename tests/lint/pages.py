@@ -5,7 +5,7 @@ import pathlib
 import re
 import typing
 
-# What is made, not written.
+# Folders that builds make.
 MADE = {"build", "dist", "node_modules", "__pycache__"}
 ITEM = re.compile(r"( *)([-*+]|\d+[.)]) +")
 FENCE = re.compile(r" *(```+|~~~+) *([\w+-]*)")

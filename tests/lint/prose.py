@@ -25,7 +25,7 @@ SLASHES = {".c", ".cc", ".cu", ".cuh", ".h", ".proto"}
 
 TARGET = re.compile(r"\]\([^()\s]*\)")
 CODE = re.compile(r"`[^`]+`")
-# What ends with a full stop and ends no sentence.
+# Abbreviations, whose full stop ends no sentence.
 SHORT = re.compile(r"\b(e\.g|i\.e|vs|cf|approx)\.")
 OPENED = re.compile(r"""(/[*]+|\"{3})\s*Of\b""")
 END = re.compile(r"[.!?][)\"'*_]*(?=\s|$)")
