@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import shutil
 from concurrent import futures
 
@@ -77,6 +79,28 @@ def test_watch_health(own_server):
         assert next(watch) is normd.HealthStatus.SERVICE_UNKNOWN
         watch.close()
         assert next(client.watch_health("nope")) is normd.HealthStatus.SERVICE_UNKNOWN
+
+
+def test_both_clients_have_the_same_calls_arguments_and_docstrings():
+    for name, call in inspect.getmembers(normd.aio.Client, inspect.isroutine):
+        if not name.startswith("_") and name != "close":
+            blocking = getattr(normd.Client, name)
+            assert inspect.signature(blocking) == inspect.signature(call)
+            assert blocking.__doc__ == call.__doc__
+            assert not inspect.iscoroutinefunction(blocking)
+            assert not inspect.isasyncgenfunction(blocking)
+
+
+def test_the_synchronous_client_takes_calls_in_a_running_event_loop(server):
+    async def call() -> None:
+        with normd.Client(server.address) as client:
+            client.wait_ready()
+            watch = client.watch_health()
+            assert next(watch) is normd.HealthStatus.SERVING
+            watch.close()
+            assert client.normalize("instance_norm_64", X).shape == X.shape
+
+    asyncio.run(call())
 
 
 def test_several_addresses_are_used_in_turn(make_client, server, own_server):

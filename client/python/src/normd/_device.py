@@ -5,11 +5,9 @@ copied on the device: inputs into the client's own memory, which the server has 
 out of it. So the server sees only the tensors of calls, and PyTorch's memory stays private. If any
 of this fails, the call goes through host memory.
 
-The server knows nothing of streams. Inputs are copied on the caller's current stream, and the
-request is sent when that is done. Results are copied on the same stream, behind which an event
-keeps the next call that takes the memory.
-
-As in _sharing, nothing here waits by itself.
+The server does not know streams. Inputs are copied on the caller's current stream, and the request
+is sent when that is done. Results are copied on the same stream; an event after them delays the
+next call that uses the memory.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ from normd._request import Options
 from normd._response import Received
 from normd._sharing import AUTO, OFF, is_local, may_be_the_regions
 from normd._sizes import OutputSizes
-from normd._steps import Pause, Send, Steps
 from normd._tensors import Input
+from normd._transport import Call, Message
 from normd.device_memory import DeviceRegion
 from normd.errors import (
     Error,
@@ -43,7 +41,6 @@ from normd.errors import (
     ResourceExhaustedError,
     UnimplementedError,
 )
-from normd.retry import Attempts
 
 REQUIRE = "require"
 
@@ -102,14 +99,14 @@ class DevicePlane:
             self._free.clear()
         self._end()
 
-    def share(self, nbytes: int, device: object) -> Steps[DeviceRegion]:
+    async def share(self, call: Call, nbytes: int, device: object) -> DeviceRegion:
         """Makes a region of the caller's."""
         number = _device_number(device)
         if not isinstance(nbytes, int) or nbytes <= 0:
             raise InvalidArgumentError(f"nbytes: {nbytes!r}, wanted an int of at least 1")
         try:
-            yield from self._find_server_devices()
-            region: DeviceRegion = yield functools.partial(self._new_region, number, nbytes)
+            await self._find_server_devices(call)
+            region = await call.run(functools.partial(self._new_region, number, nbytes))
         except _Elsewhere as why:
             raise why.error from None
         self._regions.add(region)
@@ -125,17 +122,12 @@ class DevicePlane:
             return True
         return self._is_local and self._may_copy(inputs)
 
-    def normalize(
-        self,
-        model: str,
-        options: Options,
-        inputs: Sequence[Input],
-        out: object,
-        attempts: Attempts,
-    ) -> Steps[Received | None]:
-        """The call, its outputs made. None: it is one for the host's memory."""
+    async def normalize(
+        self, call: Call, model: str, options: Options, inputs: Sequence[Input], out: object
+    ) -> Received | None:
+        """The call, with its outputs made. None: it has to go through host memory."""
         try:
-            return (yield from self._on_device(model, options, inputs, out, attempts))
+            return await self._on_device(call, model, options, inputs, out)
         except _Elsewhere as why:
             if self._mode == REQUIRE:
                 raise why.error from None
@@ -152,14 +144,9 @@ class DevicePlane:
         large = _request.total_bytes(inputs) >= _FROM_BYTES
         return large and time.monotonic() >= self._from
 
-    def _on_device(
-        self,
-        model: str,
-        options: Options,
-        inputs: Sequence[Input],
-        out: object,
-        attempts: Attempts,
-    ) -> Steps[Received]:
+    async def _on_device(
+        self, call: Call, model: str, options: Options, inputs: Sequence[Input], out: object
+    ) -> Received:
         tensors = (each.tensor for each in inputs if each.tensor is not None)
         device = _cuda.CUDA.device_of(next(tensors))
         assert device is not None  # Otherwise it would have been copied to the host.
@@ -172,8 +159,8 @@ class DevicePlane:
             if not self._may_copy(inputs):
                 error = UnimplementedError("device_memory: too little to copy, or paused")
                 raise _Elsewhere(error, quiet=True)
-            outputs = yield from self._outputs(plan, model, options)
-            slot = yield from self._slot(device, plan.nbytes(outputs))
+            outputs = await self._outputs(call, plan, model, options)
+            slot = await self._slot(call, device, plan.nbytes(outputs))
         try:
             with _cuda.CUDA.on(stream):
                 if slot is not None:
@@ -181,8 +168,9 @@ class DevicePlane:
                         stream.wait_event(slot.busy)
                     plan.lay_out(slot, outputs)
                 request = plan.request(model, options)
-            yield _cuda.CUDA.record(stream).synchronize  # The server may read the inputs now.
-            received = yield from self._send(plan, request, model, options, attempts)
+            # The server may read the inputs now.
+            await call.run(_cuda.CUDA.record(stream).synchronize)
+            received = await self._send(call, plan, request, model, options)
             with _cuda.CUDA.on(stream):
                 made = received.outputs(inputs, out)
             if slot is not None:
@@ -193,21 +181,15 @@ class DevicePlane:
         self._give_back(slot)
         return received._replace(made=made)
 
-    def _send(
-        self,
-        plan: Plan,
-        request: list[bytes | memoryview],
-        model: str,
-        options: Options,
-        attempts: Attempts,
-    ) -> Steps[Received]:
+    async def _send(
+        self, call: Call, plan: Plan, request: Message, model: str, options: Options
+    ) -> Received:
         while True:
             try:
-                message = yield Send(request, repeatable=False)
-                return _response.decode(message, plan.memory)
+                return _response.decode(await call.send_once(request), plan.memory)
             except Error as error:
-                if isinstance(error, ResourceExhaustedError):  # It has not been begun.
-                    yield Pause(attempts.wait_after(error))
+                if isinstance(error, ResourceExhaustedError):  # The call has not been begun.
+                    await call.pause_after(error)
                     continue
                 self._sizes.forget(model, options)
                 # Otherwise the call is wrong, and the next attempt says so.
@@ -217,15 +199,17 @@ class DevicePlane:
                     raise _Elsewhere(error, _PAUSE_AFTER_CALL_S) from None
                 if plan.overwrites:
                     raise
-                yield Pause(attempts.wait_after(error))
+                await call.pause_after(error)
                 raise _Elsewhere(error, _PAUSE_AFTER_CALL_S) from None
 
-    def _outputs(self, plan: Plan, model: str, options: Options) -> Steps[dict[str, int]]:
+    async def _outputs(
+        self, call: Call, plan: Plan, model: str, options: Options
+    ) -> dict[str, int]:
         """The bytes of the outputs that go to a slot."""
-        yield from self._find_server_devices()
+        await self._find_server_devices(call)
         specs = [each.spec for each in plan.inputs]
         try:
-            sizes = yield from self._sizes.find(model, options, specs)
+            sizes = await self._sizes.find(call, model, options, specs)
         except Error as error:
             raise _Elsewhere(error, _PAUSE_S) from None
         if sizes is None:
@@ -237,7 +221,7 @@ class DevicePlane:
         plan.placed.pop("", None)
         return {name: size for name, size in sizes.items() if not plan.placed.get(name)}
 
-    def _find_server_devices(self) -> Steps[None]:
+    async def _find_server_devices(self, call: Call) -> None:
         if self._mode == OFF:
             raise _Elsewhere(UnimplementedError('device_memory: "off", wanted "auto"'))
         if not self._is_local:
@@ -249,7 +233,7 @@ class DevicePlane:
         if self._server_devices:
             return
         try:
-            info = yield _control.get_server_info()
+            info = await call.ask(_control.get_server_info())
         except Error as error:
             raise _Elsewhere(error, _PAUSE_S) from None
         found = [re.match(r"cuda:(\d+)", lane) for lane in info.lanes]
@@ -261,8 +245,8 @@ class DevicePlane:
                 _PAUSE_S,
             )
 
-    def _slot(self, device: int, nbytes: int) -> Steps[Slot]:
-        """A free one, or a new one."""
+    async def _slot(self, call: Call, device: int, nbytes: int) -> Slot:
+        """A free slot, or a new one."""
         size = max(BLOCK_BYTES, 1 << (nbytes - 1).bit_length())
         while True:
             with self._lock:
@@ -270,8 +254,8 @@ class DevicePlane:
                     if slot.memory.device == device and slot.memory.nbytes == size:
                         self._free.remove(slot)
                         return slot
-            # Which is free until it is taken: of a call that is cancelled meanwhile nobody does.
-            yield functools.partial(self._new_slot, device, size)
+            # It is free until a call takes it: if the call is cancelled meanwhile, it stays free.
+            await call.run(functools.partial(self._new_slot, device, size))
 
     def _new_slot(self, device: int, size: int) -> None:
         self._make_room(size)

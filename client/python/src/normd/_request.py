@@ -6,7 +6,7 @@ import enum
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from normd import _wire
 from normd._tensors import Input, Part, TensorSpec, named, to_input
@@ -30,15 +30,36 @@ class Precision(enum.IntEnum):
     FLOAT32_STRICT = 4
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """A request's fields beside its tensors. See Client.normalize."""
 
     version: int = 0
     priority: Priority | None = None
     queue_timeout: float | None = None
     precision: Precision | None = None
-    outputs: tuple[str, ...] = ()  # Those that are wanted; none: as the model gives them.
+    outputs: tuple[str, ...] = ()  # The wanted outputs; empty: the model's default ones.
+
+
+def options_of(
+    version: int,
+    priority: Priority | None,
+    queue_timeout: float | None,
+    precision: Precision | None,
+    out: object = None,
+) -> Options:
+    """A request's fields beside its tensors; InvalidArgumentError for a wrong type.
+
+    The outputs that a mapping `out` names are the wanted ones.
+    """
+    if priority is not None and not isinstance(priority, Priority):
+        raise InvalidArgumentError(f"priority: {priority!r}, wanted a normd.Priority")
+    if precision is not None and not isinstance(precision, Precision):
+        raise InvalidArgumentError(f"precision: {precision!r}, wanted a normd.Precision")
+    names = tuple(out) if isinstance(out, Mapping) else ()
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidArgumentError(f"out: a name is {name!r}, wanted a str")
+    return Options(version, priority, queue_timeout, precision, names)
 
 
 _MAX_INT64 = (1 << 63) - 1
@@ -122,16 +143,17 @@ def encode(
     with `unnamed_outputs` also all others except those on request.
     """
     if placed:
-        options = replace(options, outputs=())
+        options = options._replace(outputs=())
     parts: list[bytes | memoryview] = [message_head(model, options)]
     for tensor in inputs:
         if tensor.part is None:
             parts += (_tensor_head(tensor.spec, tensor.data.nbytes), tensor.data)
         else:
             parts.append(_tensor_head(tensor.spec, 0, tensor.part))
-    parts += [_output(name, part) for name, part in placed.items()]
-    if placed and unnamed_outputs:
-        parts.append(_wire.int_field(8, 1))
+    if placed:
+        parts += [_output(name, part) for name, part in placed.items()]
+        if unnamed_outputs:
+            parts.append(_wire.int_field(8, 1))
     size = sum(map(len, parts))
     if size > _wire.MAX_MESSAGE_BYTES:
         raise InvalidArgumentError(
@@ -147,8 +169,8 @@ def encode_without_data(model: str, options: Options, specs: Sequence[TensorSpec
 
 
 def total_bytes(inputs: Sequence[Input]) -> int:
-    """Of the inputs' elements."""
-    return sum(each.nbytes for each in inputs)
+    """The bytes of the inputs' elements."""
+    return sum([each.nbytes for each in inputs])
 
 
 def inputs_of(values: object) -> list[Input]:

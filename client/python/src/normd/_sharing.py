@@ -1,11 +1,8 @@
 """Which calls put tensors into memory that the server has mapped too, and where.
 
 Arrays in a region of the caller's (Client.share) stay where they are. Others are copied into a
-region of the pool, if all allows it: the server is on this machine and takes regions, and there is
-so much to send that it pays. What goes wrong with a region of the pool is nobody's error: the call
-is made again with messages.
-
-Nothing here waits: both clients do, each in its way, what the steps ask for.
+region of the pool if the server is on this machine and takes regions, and the size makes it pay.
+Errors with regions of the pool are not reported: the call is repeated with messages.
 """
 
 from __future__ import annotations
@@ -25,8 +22,8 @@ from normd._pool import Lease, Pool
 from normd._request import Options
 from normd._response import Received
 from normd._sizes import OutputSizes
-from normd._steps import Pause, Send, Steps
 from normd._tensors import Array, Input, Part, bytes_of
+from normd._transport import Call
 from normd.errors import (
     Error,
     FailedPreconditionError,
@@ -34,7 +31,6 @@ from normd.errors import (
     NotFoundError,
     UnimplementedError,
 )
-from normd.retry import Attempts
 from normd.shared_memory import SharedRegion, whole_pages
 
 # The input size from which copying into a region pays.
@@ -92,7 +88,7 @@ class Sharing:
         for region in list(self._regions):
             region.close()
 
-    def share(self, nbytes: int) -> Steps[SharedRegion]:
+    async def share(self, call: Call, nbytes: int) -> SharedRegion:
         """Makes a region of the caller's."""
         if self._mode == OFF:
             raise UnimplementedError('shared_memory: "off", wanted "auto" or unix:///path')
@@ -100,12 +96,12 @@ class Sharing:
             raise UnimplementedError(
                 f'shared memory: target: "{self._target}", wanted one server on this machine'
             )
-        address = yield from self._find_address()
+        address = await self._find_address(call)
         if not address:
             raise UnimplementedError(
                 "shared memory: the server takes none, wanted its --shared_memory_listen"
             )
-        region: SharedRegion = yield functools.partial(SharedRegion, address, nbytes, self._token)
+        region = await call.run(functools.partial(SharedRegion, address, nbytes, self._token))
         self._regions.add(region)
         return region
 
@@ -113,24 +109,19 @@ class Sharing:
         """Whether such a call may have tensors in regions."""
         return bool(self._regions) or self._may_pool(inputs)
 
-    def normalize(
-        self,
-        model: str,
-        options: Options,
-        inputs: Sequence[Input],
-        out: object,
-        attempts: Attempts,
-    ) -> Steps[Received]:
-        """The call, with tensors in regions as far as that can be."""
+    async def normalize(
+        self, call: Call, model: str, options: Options, inputs: Sequence[Input], out: object
+    ) -> Received:
+        """The call, with as many tensors in regions as possible."""
         places = self._find_places(inputs, out)
         placed = places.placed
         received = None
         if not placed and self._may_pool(inputs):
-            received = yield from self._with_pool(model, options, places, attempts)
+            received = await self._with_pool(call, model, options, places)
         if received is None:
             unnamed = bool(placed) and not options.outputs
             request = _request.encode(model, options, places.inputs, placed, unnamed)
-            received = _response.decode((yield Send(request)), places.memory)
+            received = _response.decode(await call.send(request), places.memory)
         return received
 
     def _find_places(self, inputs: Sequence[Input], out: object) -> _Places:
@@ -156,39 +147,41 @@ class Sharing:
             return False
         return time.monotonic() >= self._pool_from
 
-    def _with_pool(
-        self, model: str, options: Options, places: _Places, attempts: Attempts
-    ) -> Steps[Received | None]:
-        """One attempt, its outputs and what lies in no region in one of the pool's. None: that
-        goes in messages."""
-        room = yield from self._room(model, options, places.inputs)
-        lease = None if room is None else (yield from self._lease(room))
+    async def _with_pool(
+        self, call: Call, model: str, options: Options, places: _Places
+    ) -> Received | None:
+        """One attempt, with its outputs and the remaining inputs in a region of the pool. None: it
+        has to go in messages."""
+        room = await self._room(call, model, options, places.inputs)
+        lease = None if room is None else await self._lease(call, room)
         if room is None or lease is None:
             return None
         memory = {**places.memory, lease.region.name: lease.memory}
         try:
             request = _fill(lease, room, model, options, places.inputs)
-            received = _response.decode((yield Send(request, repeatable=False)), memory)
+            received = _response.decode(await call.send_once(request), memory)
         except Error as error:
             lease.drop()
             self._forget(model, options)
             if not may_be_the_regions(error):
-                yield Pause(attempts.wait_after(error))
+                await call.pause_after(error)
             return None
         except BaseException:  # The caller is gone, and the server may still compute.
             lease.drop()
             raise
         return received
 
-    def _room(self, model: str, options: Options, inputs: Sequence[Input]) -> Steps[_Room | None]:
-        """None where the server takes no regions, or there is no telling what comes of the call."""
+    async def _room(
+        self, call: Call, model: str, options: Options, inputs: Sequence[Input]
+    ) -> _Room | None:
+        """None if the server takes no regions, or the outputs cannot be computed."""
         try:
-            if not (yield from self._find_address()):
+            if not await self._find_address(call):
                 self._pause()
                 return None
             specs = [each.spec for each in inputs]
-            outputs = yield from self._sizes.find(model, options, specs)
-        except Error:  # Of calls that the caller has not made.
+            outputs = await self._sizes.find(call, model, options, specs)
+        except Error:  # From calls that the caller has not made.
             self._pause()
             return None
         return (
@@ -197,22 +190,21 @@ class Sharing:
             else _Room([each.nbytes for each in inputs if each.part is None], outputs)
         )
 
-    def _lease(self, room: _Room) -> Steps[Lease | None]:
+    async def _lease(self, call: Call, room: _Room) -> Lease | None:
         """A free region, or a new one. None: the server takes no more."""
         lease = self._pool.lease(room.nbytes, None)
         if lease is not None:
             return lease
         make = functools.partial(SharedRegion, self._address, token=self._token)
         try:
-            made: Lease | None = yield functools.partial(self._pool.lease, room.nbytes, make)
+            return await call.run(functools.partial(self._pool.lease, room.nbytes, make))
         except Error:
             self._pause()
             return None
-        return made
 
-    def _find_address(self) -> Steps[str]:
+    async def _find_address(self, call: Call) -> str:
         if not self._address:
-            info = yield _control.get_server_info()
+            info = await call.ask(_control.get_server_info())
             self._address = info.shared_memory_listen
         return self._address
 

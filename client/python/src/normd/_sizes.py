@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from normd import _control
 from normd._request import Options
 from normd._shapes import output_bytes
-from normd._steps import Steps
 from normd._tensors import TensorSpec
+from normd._transport import Call
 from normd.errors import InvalidArgumentError, NotFoundError
 from normd.models import ModelInfo
 
@@ -19,17 +19,17 @@ class OutputSizes:
     def __init__(self) -> None:
         self._models: dict[tuple[str, int], ModelInfo] = {}
 
-    def find(
-        self, model: str, options: Options, inputs: Sequence[TensorSpec]
-    ) -> Steps[dict[str, int] | None]:
-        """The bytes of each output by name. None where there is no telling: the call will say why.
+    async def find(
+        self, call: Call, model: str, options: Options, inputs: Sequence[TensorSpec]
+    ) -> dict[str, int] | None:
+        """The bytes of each output by name. None if they cannot be computed: the call will say why.
 
         Raises the errors of asking the server.
         """
         key = (model, options.version)
         try:
             if key not in self._models:
-                self._models[key] = yield _control.get_model(model, options.version)
+                self._models[key] = await call.ask(_control.get_model(model, options.version))
         except (NotFoundError, InvalidArgumentError):
             return None
         info = self._models.get(key)  # Another thread may have forgotten it.
