@@ -254,9 +254,9 @@ void SetStyle(Call& call, const Order& order, norm_tensors& tensors) {
 
 // Checks the table's rows, and an index or weights for each sample. Call after Divide.
 void CheckStyleBank(Call& call) {
-  if (!call.style_bank) return;
-  if (static_cast<bool>(call.style_index) == static_cast<bool>(call.style_weights)) {
-    Refuse(call.name, "style_index, style_weights", call.style_index ? "both" : "neither", "one");
+  if (!call.style_index && !call.style_weights) return;
+  if (call.style_index && call.style_weights) {
+    Refuse(call.name, "style_index, style_weights", "both", "one");
   }
   const Tensor& table = call.weight ? call.weight : call.bias;
   if (!table || table.dims() != 2 || table.size(1) != call.spec.channels) {
@@ -331,6 +331,7 @@ class Results {
       out = Tensor::Empty(sizes, strides, dims, dtype, call_.x);
       return;
     }
+    if (!out) Refuse(call_.name, argument, "None", "a tensor");
     if (out.dims() != dims || !std::equal(sizes, sizes + dims, out.sizes())) {
       Refuse(call_.name, std::string(argument) + ".shape", out.shape_text(),
              ShapeText(sizes, dims));
@@ -450,7 +451,7 @@ void Run(Call& call) {
   std::copy_n(geometry.spatial_runs, 4, tensors.spatial_runs);
   tensors.x = call.x.data();
   tensors.residual = Alike(call, "residual", call.residual, order);
-  tensors.other = Alike(call, call.other_name, call.other, order);
+  tensors.other = Alike(call, "other", call.other, order);
   tensors.gate = PerSample(call, "gate", call.gate, geometry.samples, spec.channels);
   tensors.scale = PerSample(call, "scale", call.scale, geometry.samples, spec.channels);
   tensors.shift = PerSample(call, "shift", call.shift, geometry.samples, spec.channels);

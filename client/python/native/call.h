@@ -43,9 +43,7 @@ struct Call {
   Tensor weight, bias, running_mean, running_var, input_bias;
   // The out variant's; else empty, and made by Run if the spec has them.
   Tensor y, residual_out, mean, rstd, scales;
-  const char* other_name = "other";
-  bool style_bank = false;      // weight and bias are tables, of which a style is chosen or mixed.
-  bool statistics_out = false;  // Whether mean and rstd are wanted.
+  bool statistics_out = false;  // mean and rstd are wanted.
   bool out_variant = false;
 
   // All tensors: x and the other inputs, then the results.
@@ -53,7 +51,7 @@ struct Call {
   std::array<NamedTensor, kInputs + 5> tensors() const {
     return {{{"x", &x},
              {"residual", &residual},
-             {other_name, &other},
+             {"other", &other},
              {"gate", &gate},
              {"scale", &scale},
              {"shift", &shift},

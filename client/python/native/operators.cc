@@ -19,10 +19,13 @@ class Stack {
   Stack(StableIValue* stack, std::uint64_t results)
       : arguments(stack), stack_(stack), out_variant_(results == 0) {}
 
-  // Reads the out variant's tensors, the last arguments, and runs the call.
+  // Reads the out variant's tensors, the last arguments, and runs the call. Those after the first
+  // may be None.
   void Finish(Call& call, std::initializer_list<Tensor*> results) {
     if (out_variant_) {
-      for (Tensor* result : results) *result = arguments.NextTensor();
+      for (Tensor* result : results) {
+        *result = result == *results.begin() ? arguments.NextTensor() : arguments.NextOptional();
+      }
       call.out_variant = true;
     }
     Run(call);
@@ -56,15 +59,21 @@ struct Name {
   char text[kSize] = {};
 };
 
-// An operator of which `kRead` reads the arguments, and whose results are members of the call.
+// An operator whose arguments after x `kRead` reads and whose results are members of the call.
 template <Name kName, void (*kRead)(Arguments&, Call&), Tensor Call::*... kResults>
 Operator Define() {
   return {kName.text, [](StableIValue* stack, std::uint64_t, std::uint64_t results) {
             Stack values(stack, results);
             Call call(kName.text);
+            call.x = values.arguments.NextTensor();
             kRead(values.arguments, call);
             values.Finish(call, {&(call.*kResults)...});
           }};
+}
+
+void ReadAffine(Arguments& arguments, Call& call) {
+  call.weight = arguments.NextOptional();
+  call.bias = arguments.NextOptional();
 }
 
 void ReadActivation(Arguments& arguments, Call& call) {
@@ -72,9 +81,9 @@ void ReadActivation(Arguments& arguments, Call& call) {
   call.spec.leaky_slope = arguments.NextDouble();
 }
 
-void ReadAffine(Arguments& arguments, Call& call) {
-  call.weight = arguments.NextOptional();
-  call.bias = arguments.NextOptional();
+void ReadEpsAndActivation(Arguments& arguments, Call& call) {
+  call.spec.eps = arguments.NextDouble();
+  ReadActivation(arguments, call);
 }
 
 void ReadAxes(Arguments& arguments, Call& call) {
@@ -84,157 +93,68 @@ void ReadAxes(Arguments& arguments, Call& call) {
   call.groups = 1;
 }
 
+void ReadLayerNorm(Arguments& arguments, Call& call) {
+  ReadAxes(arguments, call);
+  ReadAffine(arguments, call);
+  ReadEpsAndActivation(arguments, call);
+}
+
+void ReadRmsNorm(Arguments& arguments, Call& call) {
+  ReadAxes(arguments, call);
+  call.weight = arguments.NextOptional();
+  call.spec.eps = arguments.NextDouble();
+  call.spec.weight_offset = arguments.NextDouble();
+  ReadActivation(arguments, call);
+  call.spec.statistics = NORM_MEAN_SQUARE;
+}
+
 void InstanceNorm(Arguments& arguments, Call& call) {
-  call.x = arguments.NextTensor();
   ReadAffine(arguments, call);
   call.running_mean = arguments.NextOptional();
   call.running_var = arguments.NextOptional();
-  call.spec.eps = arguments.NextDouble();
-  ReadActivation(arguments, call);
+  ReadEpsAndActivation(arguments, call);
   if (call.running_mean || call.running_var) call.spec.statistics = NORM_GIVEN;
 }
 
 void BatchNorm(Arguments& arguments, Call& call) {
-  call.x = arguments.NextTensor();
   call.running_mean = arguments.NextTensor();
   call.running_var = arguments.NextTensor();
   ReadAffine(arguments, call);
-  call.spec.eps = arguments.NextDouble();
-  ReadActivation(arguments, call);
+  ReadEpsAndActivation(arguments, call);
   call.spec.statistics = NORM_GIVEN;
 }
 
 void GroupNorm(Arguments& arguments, Call& call) {
-  call.x = arguments.NextTensor();
   call.groups = arguments.NextInt();
   ReadAffine(arguments, call);
-  call.spec.eps = arguments.NextDouble();
-  ReadActivation(arguments, call);
+  ReadEpsAndActivation(arguments, call);
 }
 
 void LayerNorm(Arguments& arguments, Call& call) {
-  call.x = arguments.NextTensor();
-  ReadAxes(arguments, call);
-  ReadAffine(arguments, call);
-  call.spec.eps = arguments.NextDouble();
-  ReadActivation(arguments, call);
+  ReadLayerNorm(arguments, call);
   call.more_axes = arguments.NextInt();
 }
 
 void RmsNorm(Arguments& arguments, Call& call) {
-  call.x = arguments.NextTensor();
-  ReadAxes(arguments, call);
-  call.weight = arguments.NextOptional();
-  call.spec.eps = arguments.NextDouble();
-  call.spec.weight_offset = arguments.NextDouble();
-  ReadActivation(arguments, call);
+  ReadRmsNorm(arguments, call);
   call.more_axes = arguments.NextInt();
-  call.spec.statistics = NORM_MEAN_SQUARE;
 }
 
 void AddLayerNorm(Arguments& arguments, Call& call) {
-  call.x = arguments.NextTensor();
   call.residual = arguments.NextTensor();
-  ReadAxes(arguments, call);
-  ReadAffine(arguments, call);
-  call.spec.eps = arguments.NextDouble();
-  ReadActivation(arguments, call);
+  ReadLayerNorm(arguments, call);
   call.spec.residual_out = 1;
 }
 
 void AddRmsNorm(Arguments& arguments, Call& call) {
-  call.x = arguments.NextTensor();
   call.residual = arguments.NextTensor();
-  ReadAxes(arguments, call);
-  call.weight = arguments.NextOptional();
-  call.spec.eps = arguments.NextDouble();
-  call.spec.weight_offset = arguments.NextDouble();
-  ReadActivation(arguments, call);
-  call.spec.statistics = NORM_MEAN_SQUARE;
+  ReadRmsNorm(arguments, call);
   call.spec.residual_out = 1;
 }
 
-void GatedRmsNorm(Arguments& arguments, Call& call) {
-  call.x = arguments.NextTensor();
-  call.other = arguments.NextTensor();
-  call.other_name = "gate";
-  ReadAxes(arguments, call);
-  call.groups = arguments.NextInt();
-  call.weight = arguments.NextOptional();
-  call.spec.eps = arguments.NextDouble();
-  const bool norm_before_gate = arguments.NextBool();
-  (norm_before_gate ? call.spec.combine_output : call.spec.combine_input) =
-      NORM_COMBINE_MULTIPLY_SILU;
-  call.spec.statistics = NORM_MEAN_SQUARE;
-}
-
-void LpNormalize(Arguments& arguments, Call& call) {
-  call.x = arguments.NextTensor();
-  ReadAxes(arguments, call);
-  call.spec.statistics = static_cast<std::uint8_t>(arguments.NextInt());
-  call.spec.eps = arguments.NextDouble();
-  call.more_axes = arguments.NextInt();
-}
-
-void AdaptiveLayerNorm(Arguments& arguments, Call& call) {
-  call.form = Form::kFeatures;
-  call.groups = 1;
-  call.x = arguments.NextTensor();
-  call.scale = arguments.NextTensor();
-  call.shift = arguments.NextTensor();
-  ReadAffine(arguments, call);
-  call.spec.eps = arguments.NextDouble();
-  call.spec.scale_offset = arguments.NextDouble();
-  ReadActivation(arguments, call);
-}
-
-void AddAdaptiveLayerNorm(Arguments& arguments, Call& call) {
-  call.form = Form::kFeatures;
-  call.groups = 1;
-  call.x = arguments.NextTensor();
-  call.residual = arguments.NextTensor();
-  call.gate = arguments.NextTensor();
-  call.scale = arguments.NextTensor();
-  call.shift = arguments.NextTensor();
-  ReadAffine(arguments, call);
-  call.spec.eps = arguments.NextDouble();
-  call.spec.scale_offset = arguments.NextDouble();
-  ReadActivation(arguments, call);
-  call.spec.residual_out = 1;
-}
-
-void AdaptiveGroupNorm(Arguments& arguments, Call& call) {
-  call.x = arguments.NextTensor();
-  call.groups = arguments.NextInt();
-  call.scale = arguments.NextTensor();
-  call.shift = arguments.NextTensor();
-  ReadAffine(arguments, call);
-  call.spec.eps = arguments.NextDouble();
-  call.spec.scale_offset = arguments.NextDouble();
-  ReadActivation(arguments, call);
-}
-
-void AdaptiveInstanceNorm(Arguments& arguments, Call& call) {
-  call.x = arguments.NextTensor();
-  call.style_tensor = arguments.NextTensor();
-  call.spec.eps = arguments.NextDouble();
-  ReadActivation(arguments, call);
-  call.spec.style = NORM_STYLE_TENSOR;
-}
-
-void ConditionalInstanceNorm(Arguments& arguments, Call& call) {
-  call.x = arguments.NextTensor();
-  ReadAffine(arguments, call);
-  call.style_index = arguments.NextOptional();
-  call.style_weights = arguments.NextOptional();
-  call.spec.eps = arguments.NextDouble();
-  ReadActivation(arguments, call);
-  call.style_bank = true;
-}
-
-// Every stage of the contract by itself; the operators above are cases of this one.
+// Every stage of the contract separately. The operators above are the most frequent cases of this
+// one; entries of their own make their calls cheaper.
 void Normalize(Arguments& arguments, Call& call) {
-  call.x = arguments.NextTensor();
   call.form = static_cast<Form>(arguments.NextInt());
   call.axis = arguments.NextInt();
   call.axes = arguments.NextInt();
@@ -259,7 +179,6 @@ void Normalize(Arguments& arguments, Call& call) {
   call.spec.output_scale = arguments.NextDouble();
   call.more_axes = arguments.NextInt();
   if (call.style_tensor) call.spec.style = NORM_STYLE_TENSOR;
-  call.style_bank = call.style_index || call.style_weights;
 }
 
 }  // namespace
@@ -273,13 +192,6 @@ const std::vector<Operator>& NormOperators() {
       Define<"rms_norm", RmsNorm, &Call::y>(),
       Define<"add_layer_norm", AddLayerNorm, &Call::y, &Call::residual_out>(),
       Define<"add_rms_norm", AddRmsNorm, &Call::y, &Call::residual_out>(),
-      Define<"gated_rms_norm", GatedRmsNorm, &Call::y>(),
-      Define<"lp_normalize", LpNormalize, &Call::y>(),
-      Define<"adaptive_layer_norm", AdaptiveLayerNorm, &Call::y>(),
-      Define<"add_adaptive_layer_norm", AddAdaptiveLayerNorm, &Call::y, &Call::residual_out>(),
-      Define<"adaptive_group_norm", AdaptiveGroupNorm, &Call::y>(),
-      Define<"adaptive_instance_norm", AdaptiveInstanceNorm, &Call::y>(),
-      Define<"conditional_instance_norm", ConditionalInstanceNorm, &Call::y>(),
       Define<"normalize", Normalize, &Call::y, &Call::residual_out, &Call::mean, &Call::rstd,
              &Call::scales>(),
   };

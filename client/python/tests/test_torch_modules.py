@@ -400,11 +400,42 @@ def test_functions_refuse_bad_options():
         (lambda: normd_torch.lp_normalize(x, 3), "p: 3"),
         (lambda: normd_torch.lp_normalize(x, 2, (0, -2)), "dim: (0, -2), wanted different"),
         (lambda: normd_torch.gated_rms_norm(x, x, 6, group_size=4), "group_size: 4"),
+        (
+            lambda: normd_torch.conditional_instance_norm(x, x, x),
+            "style_index, style_weights: neither",
+        ),
+        (
+            lambda: normd_torch.conditional_instance_norm(x, x, x, style_index=x, style_weights=x),
+            "style_index, style_weights: both",
+        ),
         (lambda: normd_torch.quantized_rms_norm(x, 6, dtype=torch.uint8), "dtype: torch.uint8"),
         (lambda: normd_torch.quantized_rms_norm(x, 6, scale="column"), "scale: 'column'"),
     ):
         with pytest.raises(ValueError, match=re.escape(part)):
             bad()
+
+
+def test_cases_of_normalize_take_activations():
+    x, style, scale, shift = torch.randn(2, 6, 8), torch.randn(2, 6, 3), *torch.randn(2, 2, 6)
+    rows, of_rows = torch.randn(2, 5, 6), (scale, shift)
+    for function, arguments in (
+        (normd_torch.adaptive_layer_norm, (rows, *of_rows)),
+        (
+            lambda *a, **o: normd_torch.add_adaptive_layer_norm(*a, **o)[0],
+            (rows, rows, scale, *of_rows),
+        ),
+        (normd_torch.adaptive_group_norm, (x, 3, *of_rows)),
+        (normd_torch.adaptive_instance_norm, (x, style)),
+        (
+            lambda *a, **o: normd_torch.conditional_instance_norm(
+                *a, style_weights=scale[:, :2], **o
+            ),
+            (x, scale, shift),
+        ),
+    ):
+        wanted = functional.leaky_relu(function(*arguments), 0.3)
+        y = function(*arguments, activation="leaky_relu", slope=0.3)
+        torch.testing.assert_close(y, wanted)
 
 
 @pytest.mark.parametrize("activation", [None, "silu"])

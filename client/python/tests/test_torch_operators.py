@@ -8,8 +8,11 @@ import math
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.10")
-pytest.importorskip("normd.torch", reason="built without the kernels", exc_type=ImportError)
+normd_torch = pytest.importorskip(
+    "normd.torch", reason="built without the kernels", exc_type=ImportError
+)
 
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_cases import BLOCK, CASES, FLOAT8, INT8, ROW, Maker, double
 
 DEVICES = [
@@ -92,15 +95,32 @@ def test_out_may_be_x_and_may_overlap_it(device, case):
         assert torch.equal(place, wanted[0]), (case, out_at, x_at)
 
 
+class Recorder(TorchDispatchMode):
+    """Keeps the calls of normd's operators."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, operator, types, arguments=(), options=None):
+        options = options or {}
+        if operator.namespace == "normd":
+            self.calls.append((operator, arguments, options))
+        return operator(*arguments, **options)
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("device", DEVICES)
 def test_opcheck(device, case):
     arguments = case.arguments(Maker(device, torch.float32))
-    torch.library.opcheck(case.call.default, arguments)
-    y = outputs(case.call(*arguments))
-    names = ("out", "residual_out")[: len(y)]
-    written = {name: torch.empty_like(each) for name, each in zip(names, y, strict=True)}
-    torch.library.opcheck(case.call.out, arguments, written)
+    with Recorder() as recorder:
+        y = outputs(case.call.default(*arguments))
+        names = ("out", "residual_out")[: len(y)]
+        written = {name: torch.empty_like(each) for name, each in zip(names, y, strict=True)}
+        case.call.out(*arguments, **written)
+    assert [operator._overloadname for operator, *_ in recorder.calls] == ["default", "out"]
+    for call in recorder.calls:
+        torch.library.opcheck(*call)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -180,15 +200,15 @@ def test_axes_take_inputs_of_the_samples_before_them(device, make, axis, axes, m
 @pytest.mark.parametrize("device", DEVICES)
 def test_empty_tensors_give_empty_results(device):
     x, weight = torch.empty(0, 6, 5, device=device), torch.ones(6, device=device)
-    o, none = torch.ops.normd, torch.empty(0, 6, device=device)
+    o, f, none = torch.ops.normd, normd_torch, torch.empty(0, 6, device=device)
     for y in (
         o.group_norm(x, 3, weight),
         o.instance_norm(x, weight),
         o.layer_norm(x, 2, 1),
         o.rms_norm(x, 1, 1, weight),
         *o.add_rms_norm(x, x, 2, 1),
-        o.adaptive_group_norm(x, 3, none, none),
-        o.adaptive_instance_norm(x, x),
+        f.adaptive_group_norm(x, 3, none, none),
+        f.adaptive_instance_norm(x, x),
     ):
         assert y.shape == x.shape
     assert o.instance_norm(torch.empty(2, 6, 0, device=device)).shape == (2, 6, 0)
@@ -380,26 +400,45 @@ def test_threads_are_those_of_pytorch():
         (lambda o, x, w: o.add_rms_norm(x, x[:1], 3, 1), ["residual.shape: [1, 6, 4, 4]", "as x"]),
         (lambda o, x, w: o.add_rms_norm(x, x.double(), 3, 1), ["residual.dtype"]),
         (
-            lambda o, x, w: o.adaptive_group_norm(x, 3, x, x),
+            lambda o, x, w: normd_torch.adaptive_group_norm(x, 3, x, x),
             ["scale.shape: [2, 6, 4, 4]", "[2, 6]"],
         ),
         (
-            lambda o, x, w: o.conditional_instance_norm(x, w),
-            ["style_index, style_weights: neither"],
-        ),
-        (
-            lambda o, x, w: o.conditional_instance_norm(x, w, None, torch.zeros(2).long()),
+            lambda o, x, w: o.normalize(
+                x, 0, 1, 1, 0, 0, weight=w, style_index=torch.zeros(2).long()
+            ),
             ["weight.shape: [6]", "[styles, 6]"],
         ),
         (
-            lambda o, x, w: o.conditional_instance_norm(x, w[None], None, torch.tensor([0, 1])),
+            lambda o, x, w: o.normalize(
+                x, 0, 1, 1, 0, 0, weight=w[None], style_index=torch.tensor([0, 1])
+            ),
             ["style"],
         ),
         (
-            lambda o, x, w: o.conditional_instance_norm(x, w[None], None, torch.zeros(2)),
+            lambda o, x, w: o.normalize(
+                x, 0, 1, 1, 0, 0, weight=w[None], style_index=torch.zeros(2)
+            ),
             ["style_index.dtype", "int64"],
         ),
-        (lambda o, x, w: o.adaptive_instance_norm(x, x[:, :3]), ["style.shape", "[2, 6, *]"]),
+        (
+            lambda o, x, w: normd_torch.adaptive_instance_norm(x, x[:, :3]),
+            ["style.shape", "[2, 6, *]"],
+        ),
+        (
+            lambda o, x, w: o.normalize(
+                x, 0, 1, 1, 0, 0, weight=w[None], style_index=w.long(), style_weights=x
+            ),
+            ["style_index, style_weights: both, wanted one"],
+        ),
+        (
+            lambda o, x, w: o.add_rms_norm.out(x, x, 3, 1, out=x.clone()),
+            ["residual_out: None, wanted a tensor"],
+        ),
+        (
+            lambda o, x, w: o.normalize.out(x, 0, 1, 1, 0, 0, statistics_out=True, out=x.clone()),
+            ["mean: None, wanted a tensor"],
+        ),
         (lambda o, x, w: o.instance_norm.out(x, out=x[:1]), ["out.shape: [1, 6, 4, 4]"]),
         (lambda o, x, w: o.instance_norm.out(x, out=x.double()), ["out.dtype"]),
         (lambda o, x, w: o.normalize(x, 0, 1, 1, 0, 77), ["statistics"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +10,16 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+import normd.torch
+
 SILU = 3  # An activation's number.
 ROW, BLOCK, INT8, FLOAT8 = 1, 2, 1, 2
 
 
 @dataclass
 class Case:
-    """One call: torch.ops.normd.<operator>(*arguments(tensor), **options)."""
+    """One call: torch.ops.normd.<operator>(*arguments(tensor)); of a function that is a case of
+    torch.ops.normd.normalize, see FUNCTIONS."""
 
     operator: str
     label: str
@@ -28,7 +32,59 @@ class Case:
 
     @property
     def call(self) -> Any:
-        return getattr(torch.ops.normd, self.operator)
+        function = FUNCTIONS.get(self.operator)
+        if function is None:
+            return getattr(torch.ops.normd, self.operator)
+        return Function(getattr(normd.torch, self.operator), function)
+
+
+class Function:
+    """A function of normd.torch in an operator's form: called by position, with an overload out."""
+
+    def __init__(self, function: Callable[..., Any], adapt: Callable[..., Any]) -> None:
+        self._function, self._adapt = function, adapt
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._adapt(self._function, *arguments)
+
+    default = __call__
+
+    def out(self, *arguments: Any, out: Any, residual_out: Any = None) -> None:
+        places = out if residual_out is None else (out, residual_out)
+        results = self._adapt(functools.partial(self._function, out=places), *arguments)
+        assert results is places
+
+
+def _call_gated(f, x, gate, axis, axes, groups, weight, eps, before):
+    shape = x.shape[axis : axis + axes]
+    size = shape.numel() // groups
+    return f(x, gate, shape, weight, eps=eps, group_size=size, norm_before_gate=before)
+
+
+def _call_lp(f, x, axis, axes, statistics, eps=1e-12, more=0):
+    dims = [dim for dim in range(x.dim()) if axis <= dim < axis + axes or more >> dim & 1]
+    return f(x, {3: 1.0, 4: 2.0, 5: float("inf")}[statistics], dims, eps=eps)
+
+
+def _call_modulated(f, *arguments):
+    *arguments, eps, offset = arguments
+    return f(*arguments, eps=eps, scale_offset=offset)
+
+
+def _call_conditional(f, x, weight, bias, index=None, mix=None):
+    return f(x, weight, bias, style_index=index, style_weights=mix)
+
+
+# {function: a call of it with a case's arguments}
+FUNCTIONS = {
+    "gated_rms_norm": _call_gated,
+    "lp_normalize": _call_lp,
+    "adaptive_layer_norm": _call_modulated,
+    "add_adaptive_layer_norm": _call_modulated,
+    "adaptive_group_norm": _call_modulated,
+    "adaptive_instance_norm": lambda f, x, style, eps: f(x, style, eps=eps),
+    "conditional_instance_norm": _call_conditional,
+}
 
 
 class Maker:

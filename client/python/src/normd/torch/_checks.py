@@ -23,17 +23,28 @@ def activation_code(activation: str | None) -> int:
 
 
 def axes_of(
-    name: str, x: Tensor, shape: int | Sequence[int], axis: int | None = None
-) -> tuple[int, int]:
-    """The first normalized dimension of x and their number; ValueError unless x has that shape.
+    name: str,
+    x: Tensor,
+    shape: int | Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None = None,
+    axis: int | Sequence[int] | None = None,
+) -> tuple[int, int, int]:
+    """The normalized dimensions of x: the first one, how many are adjacent to it, itself included,
+    and a bit for each other one.
 
-    `axis` is the first of them, from the front; None: they are the last.
+    `axis` is the first of them, or all of them, from the front; None: they are the last. ValueError
+    unless x has that shape there, and for several dimensions also the parameters.
     """
     of_x = x.shape
     # The most frequent calls, at the least cost.
     last = shape if type(shape) is not tuple or len(shape) != 1 else shape[0]
     if axis is None and of_x and last == of_x[-1]:
-        return len(of_x) - 1, 1
+        return len(of_x) - 1, 1, 0
+    if axis is not None and not isinstance(axis, int):
+        place = axes_apart(name, x, shape, axis)
+        _check_affine(name, shape, weight, bias)
+        return place
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     first = x.dim() - len(sizes) if axis is None else axis
     if not sizes or first < 0 or x.shape[first : first + len(sizes)] != sizes:
@@ -41,16 +52,16 @@ def axes_of(
             f"normd.torch.{name}: x.shape: {list(x.shape)}, wanted {list(sizes)} "
             + ("as its last dimensions" if axis is None else f"from dimension {axis} on")
         )
-    return first, len(sizes)
+    if len(sizes) > 1:
+        _check_affine(name, shape, weight, bias)
+    return first, len(sizes), 0
 
 
 def axes_apart(
     name: str, x: Tensor, shape: int | Sequence[int], axes: Sequence[int]
 ) -> tuple[int, int, int]:
-    """The first of these dimensions of x, how many follow it at once, and a bit for each other one.
-
-    ValueError unless they ascend and x has that shape there.
-    """
+    """These dimensions of x as axes_of returns them. ValueError unless they ascend and x has that
+    shape there."""
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     ascending = all(a < b for a, b in itertools.pairwise(axes))
     if not axes or not ascending or axes[0] < 0 or axes[-1] >= x.dim():
@@ -69,8 +80,8 @@ def axes_apart(
     return axes[0], adjacent, sum(1 << axis for axis in axes[adjacent:])
 
 
-def check_affine(
-    name: str, shape: int | Sequence[int], weight: Tensor | None, bias: Tensor | None = None
+def _check_affine(
+    name: str, shape: int | Sequence[int], weight: Tensor | None, bias: Tensor | None
 ) -> None:
     """ValueError unless the given parameters have the normalized shape.
 

@@ -59,54 +59,6 @@ def _like(x: Tensor, axis: int, axes: int, dtype: torch.dtype | None = None) -> 
     return torch.empty(x.shape, dtype=dtype, device=x.device)
 
 
-def _like_channels(x: Tensor, *_arguments: Any, **_options: Any) -> Tensor:
-    return _like(x, 1, 1)
-
-
-# {operator: the place of its argument more_axes, its last}
-_MORE_AXES = {
-    name: arguments.count(",")
-    for name, (arguments, _) in _schemas.NORMS.items()
-    if arguments.endswith("int more_axes=0")
-}
-
-
-def _is_row_major(operator: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> bool:
-    """Whether a call's axes are apart, whose results are row-major."""
-    place = _MORE_AXES[operator]  # The dispatcher gives arguments by position, or by name.
-    more = arguments[place] if len(arguments) > place else options.get("more_axes", 0)
-    return bool(more)
-
-
-def _axes_fake(operator: str) -> Callable[..., Tensor]:
-    def like(*arguments: Any, **options: Any) -> Tensor:
-        x, axis, axes = arguments[:3]
-        apart = _is_row_major(operator, arguments, options)
-        return _like(x, 0, 0) if apart else _like(x, axis, axes)
-
-    return like
-
-
-def _like_features(x: Tensor, *_arguments: Any, **_options: Any) -> Tensor:
-    return _like(x, 0, 0)
-
-
-def _add_like_axes(
-    x: Tensor, _residual: Tensor, axis: int, axes: int, *_arguments: Any, **_options: Any
-) -> tuple[Tensor, Tensor]:
-    return _like(x, axis, axes), _like(x, axis, axes)
-
-
-def _gated_like_axes(
-    x: Tensor, _gate: Tensor, axis: int, axes: int, *_arguments: Any, **_options: Any
-) -> Tensor:
-    return _like(x, axis, axes)
-
-
-def _add_like_features(x: Tensor, *_arguments: Any, **_options: Any) -> tuple[Tensor, Tensor]:
-    return _like(x, 0, 0), _like(x, 0, 0)
-
-
 def _row_sizes(
     x: Tensor, form: int, axis: int, axes: int, groups: int, more_axes: int
 ) -> list[int]:
@@ -135,12 +87,6 @@ def _row_length(x: Tensor, form: int, axis: int, axes: int, groups: int, more_ax
     return channels // (groups or channels)
 
 
-# The general operator's arguments behind `statistics`, in order.
-_NORMALIZE_OPTIONS = [
-    each.split()[1].split("=")[0] for each in _schemas.NORMS["normalize"][0].split(",")
-][6:]
-
-
 def _normalize(
     x: Tensor,
     form: int,
@@ -148,37 +94,56 @@ def _normalize(
     axes: int,
     groups: int,
     statistics: int,
-    *arguments: Any,
-    **named: Any,
+    *,
+    write_residual: bool = False,
+    statistics_out: bool = False,
+    quantization: int = 0,
+    quantization_scale: int = 0,
+    more_axes: int = 0,
+    **_options: Any,
 ) -> tuple[Tensor, ...]:
-    # The dispatcher gives what it knows by position, without trailing defaults.
-    options = {**dict(zip(_NORMALIZE_OPTIONS, arguments, strict=False)), **named}
-    residual_out, statistics_out = options.get("write_residual"), options.get("statistics_out")
-    quantization = options.get("quantization", 0)
-    quantization_scale = options.get("quantization_scale", 0)
     if form == _CHANNELS:
         axis, axes = 1, 1
     elif form == _FEATURES:
         axis, axes = 0, 0
     none = [0]
-    more = options.get("more_axes", 0)
-    rows = _row_sizes(x, form, axis, axes, groups, more)
+    rows = _row_sizes(x, form, axis, axes, groups, more_axes)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     has_mean = statistics_out and statistics == _MEAN_VARIANCE
     scales: list[int] = none
     if quantization and quantization_scale:
-        length = _row_length(x, form, axis, axes, groups, more)
+        length = _row_length(x, form, axis, axes, groups, more_axes)
         blocks = [-(-length // QUANTIZATION_BLOCK)] if quantization_scale == 2 else []
         scales = rows + blocks
-    if more:
+    if more_axes:
         axis, axes = 0, 0
     return (
         _like(x, axis, axes, QUANTIZED.get(quantization)),
-        _like(x, axis, axes) if residual_out else x.new_empty(none),
+        _like(x, axis, axes) if write_residual else x.new_empty(none),
         x.new_empty(rows, dtype=wide) if has_mean else x.new_empty(none),
         x.new_empty(rows, dtype=wide) if statistics_out else x.new_empty(none),
         x.new_empty(scales, dtype=torch.float32) if scales is not none else x.new_empty(none),
     )
+
+
+def _fake(operator: str) -> Callable[..., Any]:
+    """The fake kernel of an operator of `_schemas.NORMS`."""
+    arguments, results = _schemas.NORMS[operator]
+    names = [each.split()[1].split("=")[0] for each in arguments.split(",")]
+
+    def fake(*values: Any, **options: Any) -> Any:
+        # The dispatcher passes known arguments by position, without trailing defaults.
+        given = {**dict(zip(names, values, strict=False)), **options}
+        if operator == "normalize":
+            return _normalize(**given)
+        # Without axes they are the channels. Results over axes that are apart are row-major.
+        axis, axes = given.get("axis", 1), given.get("axes", 1)
+        if given.get("more_axes"):
+            axis, axes = 0, 0
+        made = tuple(_like(given["x"], axis, axes) for _ in results)
+        return made if len(made) > 1 else made[0]
+
+    return fake
 
 
 def _linear_norm(
@@ -191,18 +156,6 @@ def _linear_norm(
     **_options: Any,
 ) -> Tensor:
     return x.new_empty([*x.shape[:-1], out_features])
-
-
-_FAKES: dict[str, Callable[..., Any]] = {
-    **{name: _axes_fake(name) for name in ("layer_norm", "rms_norm", "lp_normalize")},
-    "add_layer_norm": _add_like_axes,
-    "add_rms_norm": _add_like_axes,
-    "gated_rms_norm": _gated_like_axes,
-    "adaptive_layer_norm": _like_features,
-    "add_adaptive_layer_norm": _add_like_features,
-    "normalize": _normalize,
-    "linear_norm": _linear_norm,
-}
 
 
 def _writes(*_arguments: Any, **_options: Any) -> None:
@@ -256,11 +209,11 @@ for _name, (_arguments, _results) in {**_schemas.NORMS, "linear_norm": _schemas.
     _library.define(_schemas.functional(_name, _arguments, _results), tags=_TAGS)
     _library.define(_schemas.out_variant(_name, _arguments, _results), tags=_TAGS)
     _packet = getattr(torch.ops.normd, _name)
-    for _operator, _fake in (
-        (_packet.default, _FAKES.get(_name, _like_channels)),
+    for _operator, _kernel in (
+        (_packet.default, _linear_norm if _name == "linear_norm" else _fake(_name)),
         (_packet.out, _writes),
     ):
-        torch.library.register_fake(_operator, _on_one_device(_operator, _fake), lib=_library)
+        torch.library.register_fake(_operator, _on_one_device(_operator, _kernel), lib=_library)
     # PyTorch's kernel for operators without a derivative, which the native library registers, lets
     # tensors that are written to lose their gradient.
     torch.library.register_torch_dispatch(

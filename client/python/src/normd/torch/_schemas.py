@@ -16,7 +16,6 @@ _ACTIVATION = "int activation=0, float slope=0.01"
 _EPS = "float eps=1e-05"
 _AXES = "int axis, int axes"
 _MORE = "int more_axes=0"
-_MODULATION = f"Tensor scale, Tensor shift, {_AFFINE}, {_EPS}, float scale_offset=1., {_ACTIVATION}"
 _LINEAR = "float eps, bool add, bool multiply, int activation, float slope, int precision"
 
 # {operator: (arguments, names of the results)}
@@ -46,24 +45,6 @@ NORMS: dict[str, tuple[str, tuple[str, ...]]] = {
         f"float weight_offset=0., {_ACTIVATION}",
         ("out", "residual_out"),
     ),
-    "gated_rms_norm": (
-        f"Tensor x, Tensor gate, {_AXES}, int groups=1, Tensor? weight=None, {_EPS}, "
-        "bool norm_before_gate=False",
-        ("out",),
-    ),
-    "lp_normalize": (f"Tensor x, {_AXES}, int statistics=4, float eps=1e-12, {_MORE}", ("out",)),
-    "adaptive_layer_norm": (f"Tensor x, {_MODULATION}", ("out",)),
-    "add_adaptive_layer_norm": (
-        f"Tensor x, Tensor residual, Tensor gate, {_MODULATION}",
-        ("out", "residual_out"),
-    ),
-    "adaptive_group_norm": (f"Tensor x, int num_groups, {_MODULATION}", ("out",)),
-    "adaptive_instance_norm": (f"Tensor x, Tensor style, {_EPS}, {_ACTIVATION}", ("out",)),
-    "conditional_instance_norm": (
-        f"Tensor x, {_AFFINE}, Tensor? style_index=None, Tensor? style_weights=None, "
-        f"{_EPS}, {_ACTIVATION}",
-        ("out",),
-    ),
     "normalize": (
         f"Tensor x, int form, {_AXES}, int groups, int statistics, {_EPS}, {_AFFINE}, "
         "Tensor? running_mean=None, Tensor? running_var=None, Tensor? input_bias=None, "
@@ -91,6 +72,12 @@ def functional(name: str, arguments: str, results: tuple[str, ...]) -> str:
 
 
 def out_variant(name: str, arguments: str, results: tuple[str, ...]) -> str:
-    """The schema that writes to tensors of the caller's and returns nothing."""
-    written = ", ".join(f"Tensor({'abcde'[i]}!) {each}" for i, each in enumerate(results))
-    return f"{name}.out({arguments}, *, {written}) -> ()"
+    """The schema that writes to the caller's tensors and returns nothing.
+
+    Results after the first may be None where the call does not have them.
+    """
+    others = "".join(
+        f", Tensor({letter}!)? {each}=None"
+        for letter, each in zip("bcde", results[1:], strict=False)
+    )
+    return f"{name}.out({arguments}, *, Tensor(a!) {results[0]}{others}) -> ()"

@@ -17,14 +17,7 @@ import torch
 from torch import Tensor
 
 from normd.torch import _library
-from normd.torch._checks import (
-    activation_code,
-    axes_apart,
-    axes_of,
-    check_affine,
-    divided,
-    elements_of,
-)
+from normd.torch._checks import activation_code, axes_apart, axes_of, divided, elements_of
 
 _ops = torch.ops.normd
 # Looked up once. Calls omit default arguments: each argument costs some 0.1 us.
@@ -33,10 +26,18 @@ _batch_norm = _ops.batch_norm.default
 _group_norm = _ops.group_norm.default
 _layer_norm = _ops.layer_norm.default
 _rms_norm = _ops.rms_norm.default
+_add_layer_norm = _ops.add_layer_norm.default
+_add_rms_norm = _ops.add_rms_norm.default
+_normalize = _ops.normalize.default
 _LP_STATISTICS = {1.0: 3, 2.0: 4, float("inf"): 5}
 _QUANTIZATIONS = {dtype: number for number, dtype in _library.QUANTIZED.items()}
+# Of kernels/norm_c.h.
 _MEAN_VARIANCE, _MEAN_SQUARE = 0, 1
-_AXES_FORM = 1
+_MULTIPLY_SILU = 3
+# The form of `normalize`; for channels also axis and axes, for features these and groups.
+_AXES = 1
+_CHANNELS = (0, 1, 1)
+_FEATURES = (2, 0, 1, 1)
 
 
 class Quantized(NamedTuple):
@@ -54,6 +55,23 @@ class Quantized(NamedTuple):
     residual_out: Tensor | None = None
 
 
+def _activated(activation: str | None, slope: float) -> dict[str, Any]:
+    """The options of the operator `normalize` for an activation."""
+    return {} if activation is None else {"activation": activation_code(activation), "slope": slope}
+
+
+def _modulated(
+    scale: Tensor, shift: Tensor, scale_offset: float, activation: str | None, slope: float
+) -> dict[str, Any]:
+    """The same with a scale and a shift before it."""
+    return {
+        "scale": scale,
+        "shift": shift,
+        "scale_offset": scale_offset,
+        **_activated(activation, slope),
+    }
+
+
 def _one(operator: Any, arguments: tuple[Any, ...], out: Tensor | None) -> Tensor:
     """An operator's result, or `out` with it."""
     if out is None:
@@ -63,12 +81,20 @@ def _one(operator: Any, arguments: tuple[Any, ...], out: Tensor | None) -> Tenso
 
 
 def _two(
-    operator: Any, arguments: tuple[Any, ...], out: tuple[Tensor, Tensor] | None
+    operator: Any, arguments: tuple[Any, ...], out: tuple[Tensor, Tensor] | None, **options: Any
 ) -> tuple[Tensor, Tensor]:
     """The same for an operator that also returns the sum that it normalized."""
     if out is None:
-        return operator.default(*arguments)
-    operator.out(*arguments, out=out[0], residual_out=out[1])
+        return operator.default(*arguments, **options)[:2]
+    operator.out(*arguments, out=out[0], residual_out=out[1], **options)
+    return out
+
+
+def _case(arguments: tuple[Any, ...], out: Tensor | None, **options: Any) -> Tensor:
+    """The first result of the operator `normalize`, or `out` with it."""
+    if out is None:
+        return _normalize(*arguments, **options)[0]
+    _ops.normalize.out(*arguments, out=out, **options)
     return out
 
 
@@ -92,10 +118,8 @@ def instance_norm(
     if out is None and activation is None:
         return _instance_norm(x, weight, bias, running_mean, running_var, eps)
     code = activation_code(activation)
-    if out is None:
-        return _instance_norm(x, weight, bias, running_mean, running_var, eps, code, slope)
-    _ops.instance_norm.out(x, weight, bias, running_mean, running_var, eps, code, slope, out=out)
-    return out
+    arguments = (x, weight, bias, running_mean, running_var, eps, code, slope)
+    return _one(_ops.instance_norm, arguments, out)
 
 
 def batch_norm(
@@ -114,10 +138,8 @@ def batch_norm(
     if out is None and activation is None:
         return _batch_norm(x, running_mean, running_var, weight, bias, eps)
     code = activation_code(activation)
-    if out is None:
-        return _batch_norm(x, running_mean, running_var, weight, bias, eps, code, slope)
-    _ops.batch_norm.out(x, running_mean, running_var, weight, bias, eps, code, slope, out=out)
-    return out
+    arguments = (x, running_mean, running_var, weight, bias, eps, code, slope)
+    return _one(_ops.batch_norm, arguments, out)
 
 
 def group_norm(
@@ -136,11 +158,8 @@ def group_norm(
         raise ValueError(f"normd.torch.group_norm: num_groups: {num_groups}, wanted at least 1")
     if out is None and activation is None:
         return _group_norm(x, num_groups, weight, bias, eps)
-    code = activation_code(activation)
-    if out is None:
-        return _group_norm(x, num_groups, weight, bias, eps, code, slope)
-    _ops.group_norm.out(x, num_groups, weight, bias, eps, code, slope, out=out)
-    return out
+    arguments = (x, num_groups, weight, bias, eps, activation_code(activation), slope)
+    return _one(_ops.group_norm, arguments, out)
 
 
 def layer_norm(
@@ -161,16 +180,9 @@ def layer_norm(
     channels of [N, C, H, W] it is ConvNeXt's LayerNorm2d. Several axes are these dimensions, which
     need not be adjacent. weight and bias have that shape.
     """
-    more = 0
-    if axis is None or isinstance(axis, int):
-        first, axes = axes_of("layer_norm", x, normalized_shape, axis)
-        if axes > 1:
-            check_affine("layer_norm", normalized_shape, weight, bias)
-        if out is None and activation is None:
-            return _layer_norm(x, first, axes, weight, bias, eps)
-    else:
-        first, axes, more = axes_apart("layer_norm", x, normalized_shape, axis)
-        check_affine("layer_norm", normalized_shape, weight, bias)
+    first, axes, more = axes_of("layer_norm", x, normalized_shape, weight, bias, axis)
+    if out is None and activation is None and not more:
+        return _layer_norm(x, first, axes, weight, bias, eps)
     arguments = (x, first, axes, weight, bias, eps, activation_code(activation), slope, more)
     return _one(_ops.layer_norm, arguments, out)
 
@@ -193,16 +205,9 @@ def rms_norm(
     """
     if eps is None:
         eps = torch.finfo(x.dtype).eps
-    more = 0
-    if axis is None or isinstance(axis, int):
-        first, axes = axes_of("rms_norm", x, normalized_shape, axis)
-        if axes > 1:
-            check_affine("rms_norm", normalized_shape, weight)
-        if out is None and activation is None and weight_offset == 0:
-            return _rms_norm(x, first, axes, weight, eps)
-    else:
-        first, axes, more = axes_apart("rms_norm", x, normalized_shape, axis)
-        check_affine("rms_norm", normalized_shape, weight)
+    first, axes, more = axes_of("rms_norm", x, normalized_shape, weight, None, axis)
+    if out is None and activation is None and weight_offset == 0 and not more:
+        return _rms_norm(x, first, axes, weight, eps)
     code = activation_code(activation)
     arguments = (x, first, axes, weight, eps, weight_offset, code, slope, more)
     return _one(_ops.rms_norm, arguments, out)
@@ -224,9 +229,9 @@ def add_layer_norm(
 
     `out` is a tensor for each; (x, residual) writes over the inputs.
     """
-    first, axes = axes_of("add_layer_norm", x, normalized_shape)
-    if axes > 1:
-        check_affine("add_layer_norm", normalized_shape, weight, bias)
+    first, axes, _ = axes_of("add_layer_norm", x, normalized_shape, weight, bias)
+    if out is None and activation is None:
+        return _add_layer_norm(x, residual, first, axes, weight, bias, eps)
     code = activation_code(activation)
     arguments = (x, residual, first, axes, weight, bias, eps, code, slope)
     return _two(_ops.add_layer_norm, arguments, out)
@@ -245,9 +250,9 @@ def add_rms_norm(
     out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(rms_norm(v), v) of v = x + residual, rounded to their type; `out` as for add_layer_norm."""
-    first, axes = axes_of("add_rms_norm", x, normalized_shape)
-    if axes > 1:
-        check_affine("add_rms_norm", normalized_shape, weight)
+    first, axes, _ = axes_of("add_rms_norm", x, normalized_shape, weight)
+    if out is None and activation is None:
+        return _add_rms_norm(x, residual, first, axes, weight, eps, weight_offset)
     code = activation_code(activation)
     arguments = (x, residual, first, axes, weight, eps, weight_offset, code, slope)
     return _two(_ops.add_rms_norm, arguments, out)
@@ -266,15 +271,15 @@ def gated_rms_norm(
 ) -> Tensor:
     """rms_norm(x * silu(gate)), or with norm_before_gate rms_norm(x) * silu(gate) (Mamba 2).
 
-    group_size: the rows are so many elements of the normalized shape, one after the other.
+    group_size: a row is this many consecutive elements of the normalized shape. Errors of the
+    operator call the gate `other`.
     """
-    first, axes = axes_of("gated_rms_norm", x, normalized_shape)
-    if axes > 1:
-        check_affine("gated_rms_norm", normalized_shape, weight)
+    first, axes, _ = axes_of("gated_rms_norm", x, normalized_shape, weight)
     elements = elements_of(normalized_shape)
     groups = divided("gated_rms_norm", "group_size", elements, group_size or elements)
-    arguments = (x, gate, first, axes, groups, weight, eps, norm_before_gate)
-    return _one(_ops.gated_rms_norm, arguments, out)
+    arguments = (x, _AXES, first, axes, groups, _MEAN_SQUARE, eps, weight)
+    combine = {"combine_output" if norm_before_gate else "combine_input": _MULTIPLY_SILU}
+    return _case(arguments, out, other=gate, **combine)
 
 
 def lp_normalize(
@@ -298,8 +303,8 @@ def lp_normalize(
         )
     shape = [x.shape[axis] for axis in axes]
     first, adjacent, more = axes_apart("lp_normalize", x, shape, axes)
-    arguments = (x, first, adjacent, _LP_STATISTICS[p], eps, more)
-    return _one(_ops.lp_normalize, arguments, out)
+    arguments = (x, _AXES, first, adjacent, 1, _LP_STATISTICS[p], eps)
+    return _case(arguments, out, more_axes=more)
 
 
 def adaptive_layer_norm(
@@ -319,9 +324,9 @@ def adaptive_layer_norm(
 
     scale and shift are [N, F], of x's type (AdaLN, DiT).
     """
-    code = activation_code(activation)
-    arguments = (x, scale, shift, weight, bias, eps, scale_offset, code, slope)
-    return _one(_ops.adaptive_layer_norm, arguments, out)
+    arguments = (x, *_FEATURES, _MEAN_VARIANCE, eps, weight, bias)
+    options = _modulated(scale, shift, scale_offset, activation, slope)
+    return _case(arguments, out, **options)
 
 
 def add_adaptive_layer_norm(
@@ -343,9 +348,10 @@ def add_adaptive_layer_norm(
 
     gate, scale and shift are [N, F].
     """
-    code = activation_code(activation)
-    arguments = (x, residual, gate, scale, shift, weight, bias, eps, scale_offset, code, slope)
-    return _two(_ops.add_adaptive_layer_norm, arguments, out)
+    arguments = (x, *_FEATURES, _MEAN_VARIANCE, eps, weight, bias)
+    options = _modulated(scale, shift, scale_offset, activation, slope)
+    options |= {"residual": residual, "gate": gate, "write_residual": True}
+    return _two(_ops.normalize, arguments, out, **options)
 
 
 def adaptive_group_norm(
@@ -363,9 +369,9 @@ def adaptive_group_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """group_norm of x [N, C, *], times scale_offset + scale, plus shift, [N, C] (AdaGN, FiLM)."""
-    code = activation_code(activation)
-    arguments = (x, num_groups, scale, shift, weight, bias, eps, scale_offset, code, slope)
-    return _one(_ops.adaptive_group_norm, arguments, out)
+    arguments = (x, *_CHANNELS, num_groups, _MEAN_VARIANCE, eps, weight, bias)
+    options = _modulated(scale, shift, scale_offset, activation, slope)
+    return _case(arguments, out, **options)
 
 
 def adaptive_instance_norm(
@@ -378,8 +384,8 @@ def adaptive_instance_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """instance_norm of x [N, C, *] with the mean and deviation of style [N, C, *] (AdaIN)."""
-    arguments = (x, style, eps, activation_code(activation), slope)
-    return _one(_ops.adaptive_instance_norm, arguments, out)
+    arguments = (x, *_CHANNELS, 0, _MEAN_VARIANCE, eps)
+    return _case(arguments, out, style=style, **_activated(activation, slope))
 
 
 def conditional_instance_norm(
@@ -399,9 +405,14 @@ def conditional_instance_norm(
     Either style_index, int64 [N], names a style for each sample, or style_weights [N, styles] mixes
     them.
     """
-    code = activation_code(activation)
-    arguments = (x, weight, bias, style_index, style_weights, eps, code, slope)
-    return _one(_ops.conditional_instance_norm, arguments, out)
+    if (style_index is None) == (style_weights is None):
+        came = "neither" if style_index is None else "both"
+        raise ValueError(
+            f"normd.torch.conditional_instance_norm: style_index, style_weights: {came}, wanted one"
+        )
+    arguments = (x, *_CHANNELS, 0, _MEAN_VARIANCE, eps, weight, bias)
+    options = {"style_index": style_index, "style_weights": style_weights}
+    return _case(arguments, out, **options, **_activated(activation, slope))
 
 
 def _quantized(
@@ -422,12 +433,10 @@ def _quantized(
     granularity = {"row": 1, "block": 2}.get(scale, 0) if isinstance(scale, str) else 0
     if isinstance(scale, str) and not granularity:
         raise ValueError(f'normd.torch.{name}: scale: {scale!r}, wanted "row", "block" or a number')
-    first, axes = axes_of(name, x, normalized_shape)
-    if axes > 1:
-        check_affine(name, normalized_shape, weight, bias)
-    values, residual_out, _, _, scales = _ops.normalize.default(
+    first, axes, _ = axes_of(name, x, normalized_shape, weight, bias)
+    values, residual_out, _, _, scales = _normalize(
         x,
-        _AXES_FORM,
+        _AXES,
         first,
         axes,
         1,
@@ -515,10 +524,8 @@ def layer_norm_with_statistics(
 
     They are float32, or float64 for float64.
     """
-    first, axes = axes_of("layer_norm_with_statistics", x, normalized_shape)
-    if axes > 1:
-        check_affine("layer_norm_with_statistics", normalized_shape, weight, bias)
-    y, _, mean, rstd, _ = _ops.normalize.default(
-        x, _AXES_FORM, first, axes, 1, _MEAN_VARIANCE, eps, weight, bias, statistics_out=True
+    first, axes, _ = axes_of("layer_norm_with_statistics", x, normalized_shape, weight, bias)
+    y, _, mean, rstd, _ = _normalize(
+        x, _AXES, first, axes, 1, _MEAN_VARIANCE, eps, weight, bias, statistics_out=True
     )
     return y, mean, rstd

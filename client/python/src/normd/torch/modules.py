@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normd.torch._checks import ACTIVATIONS, activation_code, axes_apart, axes_of
+from normd.torch._checks import ACTIVATIONS, activation_code, axes_of
 
 _instance_norm = torch.ops.normd.instance_norm.default
 _batch_norm = torch.ops.normd.batch_norm.default
@@ -86,15 +86,11 @@ class LayerNorm(Activated, nn.LayerNorm):
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.axis is not None and not isinstance(self.axis, int):
-            first, count, more = axes_apart("LayerNorm", x, self.normalized_shape, self.axis)
-            return _layer_norm(
-                x, first, count, self.weight, self.bias, self.eps, self._code, self._slope, more
-            )
-        axis, axes = axes_of("LayerNorm", x, self.normalized_shape, self.axis)
-        if not self._code:
-            return _layer_norm(x, axis, axes, self.weight, self.bias, self.eps)
-        return _layer_norm(x, axis, axes, self.weight, self.bias, self.eps, self._code, self._slope)
+        weight, bias = self.weight, self.bias
+        axis, axes, more = axes_of("LayerNorm", x, self.normalized_shape, weight, bias, self.axis)
+        if not self._code and not more:
+            return _layer_norm(x, axis, axes, weight, bias, self.eps)
+        return _layer_norm(x, axis, axes, weight, bias, self.eps, self._code, self._slope, more)
 
 
 class RMSNorm(Activated, nn.RMSNorm):
@@ -118,16 +114,11 @@ class RMSNorm(Activated, nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
-        if self.axis is not None and not isinstance(self.axis, int):
-            first, count, more = axes_apart("RMSNorm", x, self.normalized_shape, self.axis)
-            offset, code, slope = self.weight_offset, self._code, self._slope
-            return _rms_norm(x, first, count, self.weight, eps, offset, code, slope, more)
-        axis, axes = axes_of("RMSNorm", x, self.normalized_shape, self.axis)
-        if not self._code and not self.weight_offset:
-            return _rms_norm(x, axis, axes, self.weight, eps)
-        return _rms_norm(
-            x, axis, axes, self.weight, eps, self.weight_offset, self._code, self._slope
-        )
+        weight, offset = self.weight, self.weight_offset
+        axis, axes, more = axes_of("RMSNorm", x, self.normalized_shape, weight, None, self.axis)
+        if not self._code and not offset and not more:
+            return _rms_norm(x, axis, axes, weight, eps)
+        return _rms_norm(x, axis, axes, weight, eps, offset, self._code, self._slope, more)
 
 
 class _BatchNorm(Activated, nn.modules.batchnorm._BatchNorm):
