@@ -98,7 +98,7 @@ function(normd_library name)
   normd_common(${name})
   if(NORMD_PRECOMPILED_TESTS AND folder MATCHES "^tests/")
     normd_test_code(${name} ${ARG_PUBLIC} ${ARG_PRIVATE})
-  elseif(NORMD_FUZZ AND folder MATCHES "^(base|client/tensor|server|wire)")
+  elseif(NORMD_FUZZ AND folder MATCHES "^(base|client/tensor|operations|server|wire)")
     # What the fuzzers play tells them which ways it takes.
     target_compile_options(${name} PRIVATE $<${_cxx}:-fsanitize=fuzzer-no-link>)
   endif()

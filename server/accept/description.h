@@ -14,9 +14,9 @@
 #include "absl/types/span.h"
 #include "base/buffer.h"
 #include "kernels/norm.h"
+#include "operations/operation.h"
 #include "server/batching/priority.h"
 #include "server/batching/request.h"
-#include "server/model/operation.h"
 
 namespace normd {
 

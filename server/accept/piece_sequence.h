@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "server/model/geometry.h"
+#include "operations/geometry.h"
 
 namespace normd {
 

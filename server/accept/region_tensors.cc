@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/printable.h"
-#include "server/model/kernel_program.h"
+#include "operations/kernel_program.h"
 
 namespace normd {
 namespace {

@@ -10,9 +10,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "base/printable.h"
+#include "operations/field_checks.h"
+#include "operations/operations.h"
 #include "server/model/data_type.h"
-#include "server/model/field_checks.h"
-#include "server/model/operations/operations.h"
 #include "server/model/version_plan.h"
 #include "server/text_format/parse_text.h"
 

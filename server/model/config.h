@@ -8,9 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/file.h"
 #include "google/protobuf/text_format.h"
 #include "normd/v1/model_config.pb.h"
-#include "server/model/file.h"
 
 namespace normd {
 

@@ -7,10 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/printable.h"
+#include "operations/operations.h"
+#include "operations/parameters.h"
+#include "operations/safetensors.h"
 #include "server/model/config.h"
-#include "server/model/operations/operations.h"
-#include "server/model/parameters.h"
-#include "server/model/safetensors.h"
 
 namespace normd {
 namespace {

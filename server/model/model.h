@@ -15,10 +15,10 @@
 #include "base/shape.h"
 #include "kernels/norm.h"
 #include "normd/v1/model_config.pb.h"
+#include "operations/operation.h"
+#include "operations/parameter.h"
 #include "server/metrics/metrics.h"
 #include "server/model/data_type.h"
-#include "server/model/operation.h"
-#include "server/model/parameter.h"
 
 namespace normd {
 
@@ -43,8 +43,8 @@ class ModelBackend {
 // request finishes with the state with which it began.
 class Model {
  public:
-  // Checks the config and the parameters against each other, as MatchParameters (parameters.h)
-  // does. `parameters` may hold others beside those that the config asks for.
+  // Checks the config and the parameters against each other, as MatchParameters
+  // (operations/parameters.h) does. `parameters` may hold others beside those that the config asks for.
   static absl::StatusOr<std::shared_ptr<Model>> Create(std::string name, std::int64_t version,
                                                        v1::ModelConfig config,
                                                        std::vector<Parameter> parameters,

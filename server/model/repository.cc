@@ -10,14 +10,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/printable.h"
+#include "operations/operations.h"
+#include "operations/parameters.h"
+#include "operations/safetensors.h"
 #include "server/model/config.h"
-#include "server/model/file.h"
 #include "server/model/model_name.h"
-#include "server/model/operations/operations.h"
-#include "server/model/parameters.h"
 #include "server/model/root_folder.h"
-#include "server/model/safetensors.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {

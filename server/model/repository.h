@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/file.h"
 #include "normd/v1/model_config.pb.h"
-#include "server/model/file.h"
 #include "server/model/model.h"
 #include "server/model/root_folder.h"
 

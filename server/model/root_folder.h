@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/model/file.h"
+#include "base/file.h"
 
 namespace normd {
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/printable.h"
 #include "google/protobuf/util/message_differencer.h"
-#include "server/model/field_checks.h"
+#include "operations/field_checks.h"
 
 namespace normd {
 namespace {

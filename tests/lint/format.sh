@@ -15,7 +15,7 @@ if [[ -z $formatter ]]; then
   exit 77
 fi
 
-mapfile -t sources < <(find base client flags kernels server tests wire -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' |
+mapfile -t sources < <(find base client flags kernels operations server tests wire -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' |
                          sort)
 [[ ${#sources[@]} -gt 0 ]] || { echo 'no sources found: not the root of the tree?' >&2; exit 1; }
 if [[ ${1:-} == --fix ]]; then

@@ -15,7 +15,7 @@ import pathlib
 import re
 import sys
 
-FOLDERS = ("base", "client", "flags", "kernels", "server", "tests", "wire")
+FOLDERS = ("base", "client", "flags", "kernels", "operations", "server", "tests", "wire")
 SUFFIXES = (".h", ".cc", ".cuh", ".cu")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 

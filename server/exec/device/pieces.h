@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "server/model/geometry.h"
+#include "operations/geometry.h"
 
 namespace normd {
 

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "server/model/operations/operations.h"
+#include "operations/operations.h"
 #include "server/model/root_folder.h"
 #include "server/text_format/parse_text.h"
 #include "tests/server/model/files.h"

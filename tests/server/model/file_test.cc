@@ -1,4 +1,4 @@
-#include "server/model/file.h"
+#include "base/file.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -1,6 +1,6 @@
 // The fused layer's config, parameters and inputs as the model checks them.
 
-#include "server/model/operations/linear_norm.h"
+#include "operations/linear_norm.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // What every operation promises, whichever it is.
 
-#include "server/model/operation.h"
+#include "operations/operation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,8 +21,8 @@
 #include "google/protobuf/message.h"
 #include "kernels/linear_norm.h"
 #include "kernels/norm.h"
+#include "operations/operations.h"
 #include "server/model/config.h"
-#include "server/model/operations/operations.h"
 
 namespace normd {
 namespace {

@@ -1,4 +1,4 @@
-#include "server/model/parameters.h"
+#include "operations/parameters.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

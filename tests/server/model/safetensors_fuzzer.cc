@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "operations/parameters.h"
+#include "operations/safetensors.h"
 #include "server/model/config.h"
-#include "server/model/parameters.h"
-#include "server/model/safetensors.h"
 #include "tests/fuzz/expect.h"
 #include "tests/fuzz/memory_file.h"
 

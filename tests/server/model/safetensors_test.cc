@@ -1,4 +1,4 @@
-#include "server/model/safetensors.h"
+#include "operations/safetensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "operations/safetensors_header.h"
 #include "server/model/root_folder.h"
-#include "server/model/safetensors_header.h"
 #include "tests/server/model/files.h"
 #include "tests/support/tensor.h"
 

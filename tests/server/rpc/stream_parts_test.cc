@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "normd/v1/norm_service.pb.h"
-#include "server/model/operations/norm_operation.h"
+#include "operations/norm_operation.h"
 #include "server/rpc/piece_output.h"
 #include "server/rpc/stream_patience.h"
 #include "server/rpc/stream_pieces.h"

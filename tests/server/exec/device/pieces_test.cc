@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "server/model/operations/norm_operation.h"
+#include "operations/norm_operation.h"
 
 namespace normd {
 namespace {
