@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -291,6 +292,51 @@ absl::Status CheckNoNaN(const Parameter& parameter) {
   if (first == elements) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("parameter ", Quoted(parameter.name), ": element ",
                                                  first, " is NaN, wanted numbers"));
+}
+
+absl::StatusOr<std::vector<Parameter>> ReadParameters(const v1::ModelConfig& config,
+                                                      const ParameterRules& rules,
+                                                      InputFile& file) {
+  absl::StatusOr<SafetensorsFile> tensors = SafetensorsFile::Open(file);
+  if (!tensors.ok()) return tensors.status();
+  const absl::StatusOr<std::vector<MatchedParameter>> matches =
+      MatchParameters(config, rules, tensors->tensors());
+  if (!matches.ok()) return matches.status();
+  std::vector<Parameter> parameters;
+  for (const MatchedParameter& match : *matches) {
+    absl::StatusOr<Parameter> parameter = tensors->Read(tensors->tensors()[match.tensor]);
+    if (!parameter.ok()) return parameter.status();
+    if (absl::Status status = CheckNoNaN(*parameter); !status.ok()) return status;
+    parameters.push_back(*std::move(parameter));
+  }
+  return parameters;
+}
+
+absl::StatusOr<BoundParameters> BindParameters(const v1::ModelConfig& config,
+                                               const ParameterRules& rules,
+                                               std::vector<Parameter>& parameters) {
+  absl::flat_hash_set<absl::string_view> names;
+  std::vector<TensorEntry> tensors;
+  for (const Parameter& parameter : parameters) {
+    if (!names.insert(parameter.name).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("parameter ", Printable(parameter.name, 64), ": twice"));
+    }
+    tensors.push_back(
+        {parameter.name, std::string(SafetensorsName(parameter.dtype)), parameter.shape, 0, 0});
+  }
+  const absl::StatusOr<std::vector<MatchedParameter>> matches =
+      MatchParameters(config, rules, tensors);
+  if (!matches.ok()) return matches.status();
+  BoundParameters bound;
+  std::vector<Parameter> used;
+  for (const MatchedParameter& match : *matches) {
+    const Parameter& parameter = parameters[match.tensor];
+    bound[match.parameter.name] = {parameter.data.get(), parameter.dtype};
+    used.push_back(parameter);
+  }
+  parameters = std::move(used);
+  return bound;
 }
 
 }  // namespace normd

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/file.h"
 #include "normd/v1/model_config.pb.h"
 #include "operations/operation.h"
 #include "operations/parameter.h"
@@ -39,6 +40,17 @@ absl::StatusOr<std::vector<MatchedParameter>> MatchParameters(
 // InvalidArgument names the parameter and its first NaN: with it, every response would have NaN,
 // and no check of shapes and types would show why. An infinity may be intended.
 absl::Status CheckNoNaN(const Parameter& parameter);
+
+// Reads the parameters that MatchParameters finds in a safetensors file. All that can be wrong is
+// found before any data is read, but for a NaN, which CheckNoNaN refuses.
+absl::StatusOr<std::vector<Parameter>> ReadParameters(const v1::ModelConfig& config,
+                                                      const ParameterRules& rules, InputFile& file);
+
+// Leaves in `parameters`, which may hold others, those that MatchParameters finds, and points at
+// their data. InvalidArgument as MatchParameters, and for two of one name.
+absl::StatusOr<BoundParameters> BindParameters(const v1::ModelConfig& config,
+                                               const ParameterRules& rules,
+                                               std::vector<Parameter>& parameters);
 
 }  // namespace normd
 

@@ -3,46 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/printable.h"
 #include "operations/operations.h"
 #include "operations/parameters.h"
-#include "operations/safetensors.h"
 #include "server/model/config.h"
 
 namespace normd {
-namespace {
-
-// Leaves in `parameters` those that the operation takes, and points at them.
-absl::StatusOr<BoundParameters> Bind(const v1::ModelConfig& config, const ParameterRules& rules,
-                                     std::vector<Parameter>& parameters) {
-  absl::flat_hash_set<absl::string_view> names;
-  std::vector<TensorEntry> tensors;
-  for (const Parameter& parameter : parameters) {
-    if (!names.insert(parameter.name).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("parameter ", Printable(parameter.name, 64), ": twice"));
-    }
-    tensors.push_back(
-        {parameter.name, std::string(SafetensorsName(parameter.dtype)), parameter.shape, 0, 0});
-  }
-  const absl::StatusOr<std::vector<MatchedParameter>> matches =
-      MatchParameters(config, rules, tensors);
-  if (!matches.ok()) return matches.status();
-  BoundParameters bound;
-  std::vector<Parameter> used;
-  for (const MatchedParameter& match : *matches) {
-    const Parameter& parameter = parameters[match.tensor];
-    bound[match.parameter.name] = {parameter.data.get(), parameter.dtype};
-    used.push_back(parameter);
-  }
-  parameters = std::move(used);
-  return bound;
-}
-
-}  // namespace
 
 absl::StatusOr<std::shared_ptr<Model>> Model::Create(std::string name, std::int64_t version,
                                                      v1::ModelConfig config,
@@ -60,7 +27,8 @@ absl::StatusOr<std::shared_ptr<Model>> Model::Create(std::string name, std::int6
                                                      std::unique_ptr<const Operation> operation,
                                                      std::vector<Parameter> parameters,
                                                      std::shared_ptr<ModelMetrics> metrics) {
-  const absl::StatusOr<BoundParameters> bound = Bind(config, operation->parameters(), parameters);
+  const absl::StatusOr<BoundParameters> bound =
+      BindParameters(config, operation->parameters(), parameters);
   if (!bound.ok()) return bound.status();
   std::shared_ptr<Model> model(new Model());
   model->name_ = std::move(name);

@@ -43,8 +43,8 @@ class ModelBackend {
 // request finishes with the state with which it began.
 class Model {
  public:
-  // Checks the config and the parameters against each other, as MatchParameters
-  // (operations/parameters.h) does. `parameters` may hold others beside those that the config asks for.
+  // Checks the config and the parameters against each other, as BindParameters
+  // (operations/parameters.h) does: `parameters` may hold others.
   static absl::StatusOr<std::shared_ptr<Model>> Create(std::string name, std::int64_t version,
                                                        v1::ModelConfig config,
                                                        std::vector<Parameter> parameters,

@@ -14,7 +14,6 @@
 #include "base/printable.h"
 #include "operations/operations.h"
 #include "operations/parameters.h"
-#include "operations/safetensors.h"
 #include "server/model/config.h"
 #include "server/model/model_name.h"
 #include "server/model/root_folder.h"
@@ -62,21 +61,10 @@ absl::StatusOr<Repository::Files> ReadFiles(const RootFolder& root, const std::s
     return Repository::Files{*std::move(config), {}};
   }
   if (!file.ok()) return file.status();
-  absl::StatusOr<SafetensorsFile> tensors =
-      SafetensorsFile::Open(open.parameters.emplace(*std::move(file)));
-  if (!tensors.ok()) return tensors.status();
-  // All that can be wrong is found before any data is read.
-  const absl::StatusOr<std::vector<MatchedParameter>> matches =
-      MatchParameters(*config, rules, tensors->tensors());
-  if (!matches.ok()) return matches.status();
-  std::vector<Parameter> parameters;
-  for (const MatchedParameter& match : *matches) {
-    absl::StatusOr<Parameter> parameter = tensors->Read(tensors->tensors()[match.tensor]);
-    if (!parameter.ok()) return parameter.status();
-    if (absl::Status status = CheckNoNaN(*parameter); !status.ok()) return status;
-    parameters.push_back(*std::move(parameter));
-  }
-  return Repository::Files{*std::move(config), std::move(parameters)};
+  absl::StatusOr<std::vector<Parameter>> parameters =
+      ReadParameters(*config, rules, open.parameters.emplace(*std::move(file)));
+  if (!parameters.ok()) return parameters.status();
+  return Repository::Files{*std::move(config), *std::move(parameters)};
 }
 
 // Whether `file`, if it was opened, is still the one at its path, and unchanged.
