@@ -7,56 +7,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/printable.h"
+#include "operations/match_inputs.h"
 
 namespace normd {
 namespace {
-
-std::string Quoted(absl::Span<const TensorSignature> tensors) {
-  return absl::StrJoin(tensors, " and ", [](std::string* out, const TensorSignature& tensor) {
-    absl::StrAppend(out, "\"", tensor.name, "\"");
-  });
-}
-
-// The place of `name` among the tensors; `tensors.size()` when it is not there.
-absl::StatusOr<std::size_t> PlaceOf(absl::string_view name,
-                                    absl::Span<const InputDescription> tensors) {
-  std::size_t place = tensors.size();
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].name != name) continue;
-    if (place < tensors.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("inputs[", i, "].name: \"", name, "\" twice, wanted each name once"));
-    }
-    place = i;
-  }
-  return place;
-}
-
-absl::Status Match(absl::Span<const TensorSignature> wanted,
-                   absl::Span<const InputDescription> tensors,
-                   absl::InlinedVector<std::size_t, kInlinedInputs>& places) {
-  places.assign(wanted.size(), 0);
-  if (wanted.size() == 1 && tensors.size() == 1 && tensors[0].name.empty()) return absl::OkStatus();
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    bool known = false;
-    for (const TensorSignature& one : wanted) known = known || tensors[i].name == one.name;
-    if (known) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "inputs[", i, "].name: \"", Printable(tensors[i].name, 32), "\", wanted ", Quoted(wanted)));
-  }
-  for (std::size_t k = 0; k < wanted.size(); ++k) {
-    const absl::StatusOr<std::size_t> place = PlaceOf(wanted[k].name, tensors);
-    if (!place.ok()) return place.status();
-    if (*place == tensors.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("inputs: \"", wanted[k].name, "\" is missing, wanted ", Quoted(wanted)));
-    }
-    places[k] = *place;
-  }
-  return absl::OkStatus();
-}
 
 // With several inputs the message says which one it is about.
 absl::Status For(absl::Span<const TensorSignature> wanted, std::size_t k,
@@ -117,7 +72,9 @@ absl::Status CheckInputs(const Model& model, absl::Span<const InputDescription> 
                          CheckedInputs& checked) {
   checked = CheckedInputs();  // An earlier, refused description may have left some.
   const absl::Span<const TensorSignature> wanted = model.inputs();
-  if (absl::Status status = Match(wanted, tensors, checked.places); !status.ok()) return status;
+  const auto name = [&](std::size_t i) -> absl::string_view { return tensors[i].name; };
+  absl::Status matched = MatchInputs(wanted, tensors.size(), name, checked.places);
+  if (!matched.ok()) return matched;
   for (std::size_t k = 0; k < wanted.size(); ++k) {
     absl::StatusOr<TensorType> type = TypeOf(tensors[checked.places[k]]);
     if (!type.ok()) return For(wanted, k, type.status());
@@ -205,7 +162,7 @@ absl::StatusOr<Places> MatchOutputs(absl::Span<const TensorSignature> known,
     while (!only && k < known.size() && known[k].name != name) ++k;
     if (k == known.size()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "outputs[", i, "].name: \"", Printable(name, 32), "\", wanted ", Quoted(known)));
+          "outputs[", i, "].name: \"", Printable(name, 32), "\", wanted ", QuotedNames(known)));
     }
     if (places[k] >= 0) {
       return absl::InvalidArgumentError(absl::StrCat("outputs[", i, "].name: \"", known[k].name,
