@@ -247,6 +247,23 @@ void ForRows(const NormSpec& spec, const Segment& segment, const Visit& visit) {
   }
 }
 
+// Calls visit(elements) with the elements that each scale covers: a row's, or a block's.
+template <typename Visit>
+void ForScales(const NormSpec& spec, const Segment& segment, const Visit& visit) {
+  ForRows(spec, segment, [&](std::int64_t, std::int64_t, const auto& row) {
+    const std::size_t block = spec.quantization_scale == QuantizationScale::kBlock
+                                  ? static_cast<std::size_t>(kQuantizationBlock)
+                                  : row.size();
+    std::vector<std::int64_t> elements;
+    for (std::size_t at = 0; at < row.size(); ++at) {
+      elements.push_back(row[at].second);
+      if (elements.size() < block && at + 1 < row.size()) continue;
+      visit(elements);
+      elements.clear();
+    }
+  });
+}
+
 }  // namespace
 
 double NormalizedElement(const NormSpec& spec, const NormParams& params, const Segment& segment,
@@ -306,21 +323,25 @@ Status NormalizeReference(const NormSpec& spec, const NormParams& params, const 
 std::vector<double> ReferenceScales(const NormSpec& spec, const Segment& segment, const double* y) {
   std::vector<double> scales;
   const double largest = LargestQuantized(spec.quantization);
-  ForRows(spec, segment, [&](std::int64_t, std::int64_t, const auto& elements) {
-    const std::size_t block = spec.quantization_scale == QuantizationScale::kBlock
-                                  ? static_cast<std::size_t>(kQuantizationBlock)
-                                  : elements.size();
-    for (std::size_t from = 0; from < elements.size(); from += block) {
-      double most = 0;
-      for (std::size_t at = from; at < std::min(from + block, elements.size()); ++at) {
-        const double magnitude = std::fabs(y[elements[at].second]);
-        if (!(magnitude <= most) && !std::isnan(most)) most = magnitude;
-      }
-      const double scale = most / largest;
-      scales.push_back(scale < 0x1p-126 ? 0x1p-126 : scale);
+  ForScales(spec, segment, [&](const std::vector<std::int64_t>& elements) {
+    double most = 0;
+    for (const std::int64_t i : elements) {
+      const double magnitude = std::fabs(y[i]);
+      if (!(magnitude <= most) && !std::isnan(most)) most = magnitude;
     }
+    const double scale = most / largest;
+    scales.push_back(scale < 0x1p-126 ? 0x1p-126 : scale);
   });
   return scales;
+}
+
+void DivideByScales(const NormSpec& spec, const Segment& segment, const std::vector<double>& scales,
+                    double* y) {
+  std::size_t next = 0;
+  ForScales(spec, segment, [&](const std::vector<std::int64_t>& elements) {
+    for (const std::int64_t i : elements) y[i] /= scales[next];
+    ++next;
+  });
 }
 
 Status LinearNormReference(const LinearNormSpec& spec, const LinearNormParams& params,

@@ -50,6 +50,9 @@ inline Status NormalizeReference(const NormSpec& spec, const NormParams& params,
 // The scale of each row or block of `y`, NormalizeReference's result, in float64: as many as
 // Segment::scale_out has. Only with QuantizationScale::kRow or kBlock.
 std::vector<double> ReferenceScales(const NormSpec& spec, const Segment& segment, const double* y);
+// Divides each element of `y` by the one of these scales that covers it.
+void DivideByScales(const NormSpec& spec, const Segment& segment, const std::vector<double>& scales,
+                    double* y);
 
 // Computes one segment of host memory in float64, whatever the dtype and the precision are. `out`
 // is samples * out_features doubles, unrounded; segment.out is not used. Cost: one thread, samples

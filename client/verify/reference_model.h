@@ -1,54 +1,73 @@
-// What a model of a repository ought to answer, in float64: from its config.textproto, its
-// params.safetensors and kernels/reference.h, with nothing of the server's between them. Of all
-// that the clients do, verifying alone knows operations; reference_operations.cc has the table.
+// What a model of a repository ought to answer, in float64. The operations library reads the
+// model's files, and kernels/reference.h computes them. tests/client/verify/golden_test.cc holds
+// both against PyTorch, for every operation.
 
 #ifndef NORMD_CLIENT_VERIFY_REFERENCE_MODEL_H_
 #define NORMD_CLIENT_VERIFY_REFERENCE_MODEL_H_
 
+#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "client/tensor/tensor.h"
-#include "client/verify/reference_operation.h"
 #include "normd/v1/model_config.pb.h"
+#include "operations/operation.h"
+#include "operations/parameter.h"
 
 namespace normd::client {
+
+// One output. The type in `spec` is the response's.
+struct ReferenceOutput {
+  TensorSpec spec;
+  std::vector<double> elements;  // Unrounded; quantized ones are not saturated either.
+};
 
 // Immutable; thread-safe. Move-only.
 class ReferenceModel {
  public:
-  // Reads <repository>/<name>/config.textproto and <repository>/<name>/<version>/params.safetensors
-  // (which a model without parameters need not have). NotFound or InvalidArgument, with the path or
-  // the parameter.
+  // Reads <repository>/<name>/config.textproto and, for a model with parameters,
+  // <repository>/<name>/<version>/params.safetensors. NotFound names the path; InvalidArgument the
+  // path, the field or the parameter.
   static absl::StatusOr<ReferenceModel> Load(const std::string& repository, const std::string& name,
                                              std::int64_t version);
-  // From memory. `parameters` as in the file.
+  // From memory. `parameters` are named as in the file.
   static absl::StatusOr<ReferenceModel> Create(const v1::ModelConfig& config,
-                                               std::map<std::string, Tensor> parameters);
+                                               std::vector<Parameter> parameters);
 
-  // The outputs of a response to these inputs, which are named as in a request, in the model's
-  // order: those that are wanted by name, or, where none is, those that come unasked. An only one
-  // that is not wanted by name has none. InvalidArgument when they are not the model's inputs or
-  // outputs, or the bytes do not fit the shapes. Cost: one thread, about 10 ns an element; of a
-  // fused layer some nanoseconds for each of its multiplications.
+  // The outputs of a response to these inputs, in the model's order. Inputs are named as in a
+  // request. `wanted` names the outputs; when it is empty, they are all but those on request, and a
+  // single one has no name. InvalidArgument for a name that the model does not have, for types and
+  // shapes that it does not take, and for bytes that do not fit a shape. Cost: as ComputeReference.
   absl::StatusOr<std::vector<ReferenceOutput>> Compute(
       absl::Span<const NamedTensor> inputs, absl::Span<const std::string> wanted = {}) const;
-  // Their names, types and shapes for inputs like these. Likewise.
+  // The names, types and shapes of the same outputs, for inputs like these.
   absl::StatusOr<std::vector<TensorSpec>> Outputs(absl::Span<const TensorSpec> inputs,
                                                   absl::Span<const std::string> wanted = {}) const;
 
  private:
-  ReferenceModel(std::unique_ptr<ReferenceOperation> operation,
-                 std::unique_ptr<const ReferenceParameters> parameters);
+  // What a request leads to.
+  struct Plan {
+    // The model's inputs, by their places in the request.
+    absl::InlinedVector<std::size_t, kInlinedInputs> inputs;
+    Geometry geometry;
+    std::vector<std::size_t> outputs;  // Those that a response has, by their places in the model.
+    std::vector<TensorSpec> specs;     // Of these.
+  };
 
-  std::vector<std::string> input_names_;
-  std::unique_ptr<const ReferenceParameters> parameters_;  // Whose memory the operation reads.
-  std::unique_ptr<const ReferenceOperation> operation_;
+  ReferenceModel() = default;
+  absl::StatusOr<Plan> Check(absl::Span<const TensorSpec> inputs,
+                             absl::Span<const std::string> wanted) const;
+  // The places in the model of the outputs that a response has.
+  absl::StatusOr<std::vector<std::size_t>> Select(absl::Span<const std::string> wanted) const;
+
+  std::vector<Parameter> parameters_;  // Whose memory the program reads.
+  std::unique_ptr<const Operation> operation_;
+  KernelProgram program_;
 };
 
 }  // namespace normd::client

@@ -329,6 +329,11 @@ TEST_F(ReferenceStagesTest, GivesTheScalesOfRowsAndBlocks) {
   EXPECT_EQ(ReferenceScales(spec_, segment_, y.data())[5], 0x1p-126);
   spec_.quantization = Quantization::kFloat8E4M3;
   EXPECT_DOUBLE_EQ(ReferenceScales(spec_, segment_, y.data())[0], 254 / 448.0);
+  std::vector<double> divided = y;
+  DivideByScales(spec_, segment_, {2, 0.1, 0.2, 1, 1, 1}, divided.data());
+  EXPECT_EQ(divided[5], -127);
+  EXPECT_DOUBLE_EQ(divided[130], 127);
+  EXPECT_DOUBLE_EQ(divided[299], 127);
   y[140] = std::nan("");
   EXPECT_TRUE(std::isnan(ReferenceScales(spec_, segment_, y.data())[1]));
 }

@@ -17,6 +17,7 @@
 #include "inference/grpc_service.grpc.pb.h"
 #include "kernels/reference.h"
 #include "normd/v1/norm_service.grpc.pb.h"
+#include "tests/support/temp_repository.h"
 #include "wire/data_type.h"
 
 namespace normd::test {
@@ -424,7 +425,7 @@ void FakeNormService::AddModel(const std::string& name, const v1::ModelConfig& c
     for (const std::int64_t dim : tensor.shape().dims()) told->add_shape(dim);
   }
   impl_->service.AddModel({std::move(info),
-                           client::ReferenceModel::Create(config, std::move(parameters)).value(),
+                           client::ReferenceModel::Create(config, ParametersOf(parameters)).value(),
                            nullptr});
 }
 

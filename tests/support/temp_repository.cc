@@ -7,27 +7,16 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <stdexcept>
 #include <vector>
 
 #include "client/tensor/random.h"
 #include "google/protobuf/text_format.h"
 #include "nlohmann/json.hpp"
+#include "operations/safetensors.h"
 
 namespace normd::test {
-namespace {
-
-const char* SafetensorsName(norm::DType dtype) {
-  switch (dtype) {
-    case norm::DType::kFloat32: return "F32";
-    case norm::DType::kFloat64: return "F64";
-    case norm::DType::kFloat16: return "F16";
-    case norm::DType::kBFloat16: return "BF16";
-    default: return "";
-  }
-}
-
-}  // namespace
 
 TempFolder::TempFolder() {
   path_ = std::filesystem::temp_directory_path() / "normd_test_XXXXXX";
@@ -39,6 +28,16 @@ TempFolder::~TempFolder() {
   std::filesystem::remove_all(path_, ignored);
 }
 
+std::vector<Parameter> ParametersOf(const std::map<std::string, client::Tensor>& tensors) {
+  std::vector<Parameter> parameters;
+  for (const auto& [name, tensor] : tensors) {
+    parameters.push_back(
+        {name, tensor.dtype(), tensor.shape(),
+         std::shared_ptr<const std::byte[]>(tensor.owner(), tensor.bytes().data())});
+  }
+  return parameters;
+}
+
 std::string SafetensorsBytes(const std::map<std::string, client::Tensor>& tensors) {
   nlohmann::json header = nlohmann::json::object();  // Otherwise null, when it stays empty.
   std::string data;
@@ -46,7 +45,7 @@ std::string SafetensorsBytes(const std::map<std::string, client::Tensor>& tensor
     const auto dims = tensor.shape().dims();
     const std::size_t begin = data.size();
     data.append(reinterpret_cast<const char*>(tensor.bytes().data()), tensor.bytes().size());
-    header[name] = {{"dtype", SafetensorsName(tensor.dtype())},
+    header[name] = {{"dtype", std::string(SafetensorsName(tensor.dtype()))},
                     {"shape", std::vector<std::int64_t>(dims.begin(), dims.end())},
                     {"data_offsets", {begin, data.size()}}};
   }

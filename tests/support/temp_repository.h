@@ -5,9 +5,11 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "client/tensor/tensor.h"
 #include "normd/v1/model_config.pb.h"
+#include "operations/parameter.h"
 
 namespace normd::test {
 
@@ -25,6 +27,9 @@ class TempFolder {
  private:
   std::string path_;
 };
+
+// The tensors as a file's reader gives them; they share the memory.
+std::vector<Parameter> ParametersOf(const std::map<std::string, client::Tensor>& tensors);
 
 // The bytes of a safetensors file with these tensors.
 std::string SafetensorsBytes(const std::map<std::string, client::Tensor>& tensors);

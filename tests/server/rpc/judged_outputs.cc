@@ -5,7 +5,6 @@
 #include <string>
 
 #include "client/verify/compare.h"
-#include "client/verify/reference_model.h"
 
 namespace normd::testing {
 

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/tensor/tensor.h"
-#include "client/verify/reference_operation.h"
+#include "client/verify/reference_model.h"
 #include "normd/v1/norm_service.pb.h"
 #include "tests/server/rpc/test_server.h"
 
