@@ -53,14 +53,16 @@ class HttpServerImpl final : public HttpServer {
   }
 
   void Listen(const std::string& host, const std::string& port) {
-    tcp::resolver resolver(context_);
-    const tcp::endpoint endpoint =
-        *resolver.resolve(host, port, tcp::resolver::passive | tcp::resolver::numeric_service)
-             .begin();
-    acceptor_.open(endpoint.protocol());
-    acceptor_.set_option(tcp::acceptor::reuse_address(true));
-    acceptor_.bind(endpoint);
-    acceptor_.listen();
+    if (host == "0.0.0.0" || host == "::") {
+      // A socket of IPv6 takes IPv4, too. Where IPv6 is off, IPv4 alone is left.
+      try {
+        ListenAt("::", port);
+      } catch (const boost::system::system_error&) {
+        ListenAt("0.0.0.0", port);
+      }
+    } else {
+      ListenAt(host, port);
+    }
     port_ = acceptor_.local_endpoint().port();
     Accept();
     thread_ = std::thread([this] { Run(); });
@@ -77,6 +79,22 @@ class HttpServerImpl final : public HttpServer {
   }
 
  private:
+  void ListenAt(const std::string& host, const std::string& port) {
+    tcp::resolver resolver(context_);
+    const tcp::endpoint endpoint =
+        *resolver.resolve(host, port, tcp::resolver::passive | tcp::resolver::numeric_service)
+             .begin();
+    tcp::acceptor acceptor(context_);
+    acceptor.open(endpoint.protocol());
+    acceptor.set_option(tcp::acceptor::reuse_address(true));
+    if (endpoint.address().is_v6() && endpoint.address().is_unspecified()) {
+      acceptor.set_option(asio::ip::v6_only(false));
+    }
+    acceptor.bind(endpoint);
+    acceptor.listen();
+    acceptor_ = std::move(acceptor);
+  }
+
   void Run() {
     while (!context_.stopped()) {
       try {

@@ -21,8 +21,9 @@ class HttpServer {
   using Handler = HttpHandler;
   using Respond = std::function<void(HttpResponse)>;
 
-  // Listens on `address`, "127.0.0.1:8002" or "[::1]:0", until destroyed. InvalidArgument when it
-  // is no such address, Unavailable when it cannot be bound; both show it.
+  // Listens on `address`, "127.0.0.1:8002" or "[::1]:0", until destroyed; 0.0.0.0 and [::] stand
+  // for every address of both families. InvalidArgument when it is no such address, Unavailable
+  // when it cannot be bound; both show it.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address,
                                                            const HttpServerOptions& options,
                                                            Handler handler);

@@ -1,9 +1,12 @@
 #include "server/http/http_server.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -15,6 +18,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/descriptor.h"
 #include "base/mutex.h"
 #include "tests/server/http/http_peer.h"
 
@@ -310,6 +314,28 @@ TEST_F(HttpServerTest, EndsAtOnceWithConnectionsInEveryState) {
   const HttpServer::Respond respond = TakeLater();
   server_.reset();
   for (const HttpPeer& peer : peers) peer.WaitClosed();
+}
+
+bool Connects(const char* address, int port) {
+  const Descriptor client(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in6 to = {};
+  to.sin6_family = AF_INET6;
+  to.sin6_port = htons(static_cast<in_port_t>(port));
+  inet_pton(AF_INET6, address, &to.sin6_addr);
+  return connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0;
+}
+
+TEST_F(HttpServerTest, ListensAtBothFamiliesForEitherWildcard) {
+  if (!Descriptor(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)).valid()) {
+    GTEST_SKIP() << "this machine has no IPv6";
+  }
+  for (const char* wildcard : {"0.0.0.0:0", "[::]:0"}) {
+    const auto server =
+        HttpServer::Start(wildcard, {}, [](const HttpRequest&, const HttpServer::Respond&) {});
+    ASSERT_TRUE(server.ok()) << server.status();
+    EXPECT_TRUE(Connects("::1", (*server)->port())) << wildcard;
+    EXPECT_TRUE(Connects("::ffff:127.0.0.1", (*server)->port())) << wildcard;
+  }
 }
 
 TEST_F(HttpServerTest, TakesNamesAndIpv6) {
