@@ -8,14 +8,19 @@ import json
 import pathlib
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "prometheus"))
+from methods import ALL, FAULT, METHODS  # noqa: E402
+
 OUTPUT = pathlib.Path(__file__).parent / "dashboards" / "normd.json"
-DATASOURCE = {"type": "prometheus", "uid": "prometheus"}
+# A variable of the dashboard: each Grafana gives its data sources names of its own.
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 # Every series of normd has the first label; those of a model have both.
 SERVER = 'instance=~"$instance"'
 MODEL = 'instance=~"$instance", model=~"$model"'
-NORMALIZE = MODEL + ', method="Normalize"'
-FAULTS = "INTERNAL|UNKNOWN|DATA_LOSS|UNAVAILABLE|RESOURCE_EXHAUSTED|DEADLINE_EXCEEDED"
+COMPUTED = MODEL + ', method=~"$method"'
+# Of a target that has series of normd, since other programs have these names too.
+OF_NORMD = "and on (job, instance) normd_ready"
 
 
 def rate(metric, labels):
@@ -45,37 +50,41 @@ ROWS = [
         ("stat", 3, "Ready", "none", "Servers that are ready for requests.",
          [(f"sum(normd_ready{{{SERVER}}})", "ready")]),
         ("stat", 3, "Up for", "s", "Since the youngest of them started.",
-         [(f'time() - max(process_start_time_seconds{{{SERVER}, job="normd"}})', "up")]),
-        ("stat", 3, "Requests", "reqps", "Normalize requests, whatever their end.",
-         [(total(REQUESTS, NORMALIZE), "requests")]),
-        ("stat", 3, "Faults of the service", "percentunit", f"Share that ended with {FAULTS}.",
-         [(f"({total(REQUESTS, f'{NORMALIZE}, code=~{chr(34)}{FAULTS}{chr(34)}')} or vector(0))"
-           f" / {total(REQUESTS, NORMALIZE)}", "faults")]),
+         [(f"time() - max(process_start_time_seconds{{{SERVER}}} {OF_NORMD})", "up")]),
+        ("stat", 3, "Requests", "reqps", "Those that compute, whatever their end.",
+         [(total(REQUESTS, COMPUTED), "requests")]),
+        ("stat", 3, "Faults of the service", "percentunit", f"Share that ended with {FAULT}.",
+         [(f"({total(REQUESTS, f'{COMPUTED}, code=~{chr(34)}{FAULT}{chr(34)}')} or vector(0))"
+           f" / {total(REQUESTS, COMPUTED)}", "faults")]),
         ("stat", 3, "p50", "s", "Half of the requests are answered within this time.",
-         [(quantile(0.5, DURATION, NORMALIZE), "p50")]),
+         [(quantile(0.5, DURATION, COMPUTED), "p50")]),
         ("stat", 3, "p99", "s", "99 in 100 are answered within this time.",
-         [(quantile(0.99, DURATION, NORMALIZE), "p99")]),
-        ("stat", 3, "Received", "Bps", "Messages of Normalize.",
+         [(quantile(0.99, DURATION, COMPUTED), "p99")]),
+        ("stat", 3, "Received", "Bps", "Messages with tensors.",
          [(total("normd_payload_bytes_total", f'{SERVER}, direction="in"'), "in")]),
-        ("stat", 3, "Sent", "Bps", "Messages of Normalize.",
+        ("stat", 3, "Sent", "Bps", "Messages with tensors.",
          [(total("normd_payload_bytes_total", f'{SERVER}, direction="out"'), "out")]),
-        ("graph", 12, "Requests by code", "reqps", "Normalize requests.",
-         [(total(REQUESTS, NORMALIZE, "code"), "{{code}}")]),
+        ("graph", 12, "Requests by code", "reqps", "Those that compute.",
+         [(total(REQUESTS, COMPUTED, "code"), "{{code}}")]),
         ("graph", 12, "Response time", "s",
          "From the arrival of a request to the hand-over of its response.",
-         [(quantile(q, DURATION, NORMALIZE), f"p{q * 100:g}") for q in (0.5, 0.9, 0.99, 0.999)]),
+         [(quantile(q, DURATION, COMPUTED), f"p{q * 100:g}") for q in (0.5, 0.9, 0.99, 0.999)]),
+        ("graph", 12, "Requests by method", "reqps", "Which protocols clients speak.",
+         [(total(REQUESTS, COMPUTED, "method"), "{{method}}")]),
+        ("graph", 12, "p99 by method", "s", "A NormalizeStream lasts as long as its client takes.",
+         [(quantile(0.99, DURATION, COMPUTED, "method"), "{{method}}")]),
         ("table", 24, "Builds and devices", "none", "What runs where.",
          [(f"normd_build_info{{{SERVER}}}", ""), (f"normd_device_info{{{SERVER}}}", "")]),
     ]),
     ("Models", [
         ("graph", 8, "Requests by model", "reqps", 'No model: none that is loaded was meant.',
-         [(total(REQUESTS, NORMALIZE, "model, version"), "{{model}} {{version}}")]),
+         [(total(REQUESTS, COMPUTED, "model, version"), "{{model}} {{version}}")]),
         ("graph", 8, "p50 by model", "s", "Response time.",
-         [(quantile(0.5, DURATION, NORMALIZE, "model"), "{{model}}")]),
+         [(quantile(0.5, DURATION, COMPUTED, "model"), "{{model}}")]),
         ("graph", 8, "p99 by model", "s", "Response time.",
-         [(quantile(0.99, DURATION, NORMALIZE, "model"), "{{model}}")]),
+         [(quantile(0.99, DURATION, COMPUTED, "model"), "{{model}}")]),
         ("heatmap", 16, "Response times", "s", "How many requests took how long.",
-         [(total(DURATION + "_bucket", NORMALIZE, "le"), "{{le}}")]),
+         [(total(DURATION + "_bucket", COMPUTED, "le"), "{{le}}")]),
         ("graph", 8, "Load time by model", "s", "Mean over all loads since the start.",
          [(f"sum by (model) (normd_model_load_duration_seconds_sum{{{MODEL}}})"
            f" / sum by (model) (normd_model_load_duration_seconds_count{{{MODEL}}} > 0)",
@@ -110,6 +119,9 @@ ROWS = [
          [(total("normd_batch_requests_bucket", MODEL, "le"), "{{le}}")]),
     ]),
     ("Saturation", [
+        ("graph", 8, "Time in which calls had to wait", "percentunit",
+         "For a thread or for a lane. A ticket comes at 90% over 15 minutes.",
+         [(f"normd_saturation_ratio{{{SERVER}}}", "{{instance}}")]),
         ("graph", 8, "Queue, share of its limit", "percentunit", "At 1 requests are rejected.",
          [(f"instance_model:normd_queue_requests:ratio{{{MODEL}}}", "{{instance}} {{model}}")]),
         ("graph", 8, "Requests in the queue", "none", "",
@@ -125,11 +137,16 @@ ROWS = [
          "Of a pinned pool: at 1 responses take the slower way.",
          [(f"instance_pool:normd_pool_used:ratio{{{SERVER}}}", "{{instance}} {{pool}}")]),
         ("graph", 8, "Processors in use", "none", "By the process.",
-         [(rate("process_cpu_seconds_total", f'{SERVER}, job="normd"'), "{{instance}}")]),
+         [(f"{rate('process_cpu_seconds_total', SERVER)} {OF_NORMD}", "{{instance}}")]),
         ("graph", 8, "Resident memory", "bytes", "Of the process.",
-         [(f'process_resident_memory_bytes{{{SERVER}, job="normd"}}', "{{instance}}")]),
+         [(f"process_resident_memory_bytes{{{SERVER}}} {OF_NORMD}", "{{instance}}")]),
         ("graph", 8, "File descriptors, share in use", "percentunit", "",
          [(f"instance:process_open_fds:ratio{{{SERVER}}}", "{{instance}}")]),
+        ("graph", 8, "Rejected for lack of room, share", "percentunit", "A ticket comes at 1%.",
+         [(f"instance:normd_rejected:ratio_rate5m{{{SERVER}}}", "{{instance}}")]),
+        ("graph", 8, "Processors' limit: share of periods that were cut short", "percentunit",
+         "From the kubelet; none outside of Kubernetes.",
+         [("pod_container:normd_cpu_throttled:ratio_rate5m", "{{pod}} {{container}}")]),
     ]),
     ("Devices", [
         ("graph", 8, "Lanes' time in use", "percentunit", "At 1 more load only waits.",
@@ -176,9 +193,19 @@ ROWS = [
         ("graph", 8, "Faults of the service, share", "percentunit",
          "The objective allows 0.1%; a page comes at 1.44% over 1 h.",
          [(f"job:normd_slo_errors:ratio_rate{w}", w) for w in ("5m", "1h", "6h", "3d")]),
-        ("graph", 8, "Answers after more than 100 ms, share", "percentunit",
+        ("graph", 8, "Responses after more than 100 ms, share", "percentunit",
          "The objective allows 1%; a page comes at 14.4% over 1 h.",
          [(f"job:normd_slo_slow:ratio_rate{w}", w) for w in ("5m", "1h", "6h", "3d")]),
+    ]),
+    ("Certificate, policy and log", [
+        ("graph", 8, "Certificate expires in", "s", "Only with TLS.",
+         [(f"normd_certificate_not_after_seconds{{{SERVER}}} - time()", "{{instance}}")]),
+        ("graph", 8, "Certificates and policies that were read anew", "short",
+         "In five minutes. Refused: the one before goes on to hold.",
+         [(f"sum by (result) (increase(normd_{what}_reloads_total{{{SERVER}}}[5m]))",
+           f"{what} {{{{result}}}}") for what in ("certificate", "policy")]),
+        ("graph", 8, "Lines of the log that were lost", "short", "In five minutes.",
+         [(f"sum(increase(normd_log_lines_lost_total{{{SERVER}}}[5m]))", "lost")]),
     ]),
 ]
 
@@ -243,6 +270,16 @@ def layout():
     return panels
 
 
+def source_variable():
+    return {"name": "datasource", "label": "data source", "type": "datasource",
+            "query": "prometheus", "refresh": 1, "multi": False, "includeAll": False}
+
+
+def method_variable():
+    return {"name": "method", "type": "custom", "query": ",".join(METHODS), "multi": True,
+            "includeAll": True, "allValue": ALL, "current": {"text": "All", "value": "$__all"}}
+
+
 def variable(name, query):
     return {"name": name, "type": "query", "datasource": DATASOURCE, "query": query,
             "definition": query, "refresh": 2, "multi": True, "includeAll": True,
@@ -259,8 +296,10 @@ def dashboard():
         "graphTooltip": 1,
         "refresh": "10s",
         "time": {"from": "now-30m", "to": "now"},
-        "templating": {"list": [variable("instance", "label_values(normd_ready, instance)"),
-                                variable("model", "label_values(normd_queue_requests, model)")]},
+        "templating": {"list": [source_variable(),
+                                variable("instance", "label_values(normd_ready, instance)"),
+                                variable("model", "label_values(normd_queue_requests, model)"),
+                                method_variable()]},
         "panels": layout(),
     }
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Every query of the dashboard and of the rules returns data.
+"""Every query of the dashboard and of the rules returns data, whatever protocol clients speak.
 
-A real normd under load, a real Prometheus that scrapes it each second and evaluates the rules. A
-query of an alert is asked for the series that it compares: a healthy server makes no comparison
-true. What only a machine with a GPU has comes from a page in the exporters' format. On the way: a
-legend names labels that its query gives, each metric is documented, each alert has its runbook, and
-the request log's flags give lines. Exits with 77, which ctest shows as skipped, where Prometheus is
-missing.
+A real normd under load, a real Prometheus that scrapes it each second and evaluates the rules: once
+with clients of both protocols, once with KServe's alone. A query of an alert is asked for the
+series that it compares: a healthy server makes no comparison true. What only a machine with a GPU
+or a kubelet has comes from a page in the exporters' format. On the way: a legend names labels that
+its query gives, each metric is documented, each alert has its runbook, and the request log's flags
+give lines. Exits with 77, which ctest shows as skipped, where Prometheus is missing.
 """
 
 import argparse
@@ -27,14 +27,20 @@ import urllib.request
 from process import Process
 
 SKIPPED = 77
-LIMIT_S = 45
+LIMIT_S = 90
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 RULES = SOURCE / "deploy/prometheus/rules"
 DASHBOARD = SOURCE / "deploy/grafana/dashboards/normd.json"
 DOCS = SOURCE / "docs/metrics.md"
-GRAFANA_VARIABLES = {"$__rate_interval": "10s", "$instance": ".*", "$model": ".*"}
+RATE_INTERVAL = "10s"
+# The arguments of the programs that load the server, and of those whose requests fail.
+MIX = "instance_norm_64:1x64x28x28,group_norm_64_8:2x64x14x14,layer_norm_1024:8x1024"
+LOADS = {"normd": [f"--mix={MIX},instance_norm_64:4x64x28x28:float32:0.1:stream"],
+         "oip": [f"--mix={MIX}"]}
+WRONG = ["--model=instance_norm_64", "--shape=1x63x1x1"]
+METHODS = {"normd": {"Normalize", "NormalizeStream"}, "oip": {"ModelInfer"}}
 
-# What DCGM's exporter, and normd with a GPU, have on top.
+# What DCGM's exporter, the kubelet, and normd with a GPU have on top.
 DCGM_GAUGES = [
     "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_POWER_USAGE",
     "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_PROF_DRAM_ACTIVE",
@@ -42,38 +48,48 @@ DCGM_GAUGES = [
 ]
 DCGM_LABELS = ('gpu="0",UUID="GPU-0",pci_bus_id="00000000:01:00.0",device="nvidia0",'
                'modelName="a GPU",Hostname="a host"')
-GPU_PAGE = "".join(f"# TYPE {name} gauge\n{name}{{{DCGM_LABELS}}} 1\n" for name in DCGM_GAUGES) + """\
+EXPORTED = "".join(
+    f"# TYPE {name} gauge\n{name}{{{DCGM_LABELS}}} 1\n" for name in DCGM_GAUGES) + """\
 # TYPE normd_pool_bytes gauge
 normd_pool_bytes{pool="cuda:0 pinned",state="used"} 1
 normd_pool_bytes{pool="cuda:0 pinned",state="free"} 3
+# TYPE container_cpu_cfs_periods_total counter
+container_cpu_cfs_periods_total{namespace="models",pod="normd-0",container="normd"} PERIODS
+# TYPE container_cpu_cfs_throttled_periods_total counter
+container_cpu_cfs_throttled_periods_total{namespace="models",pod="normd-0",container="normd"} 1
 """
 
 CONFIG = """
 global: {{ scrape_interval: 1s, evaluation_interval: 1s }}
 rule_files: ["{rules}/*.yml"]
 scrape_configs:
-  - job_name: normd
-    static_configs: [{{ targets: ["{target}"] }}]
-  - job_name: dcgm
-    static_configs: [{{ targets: ["{gpu}"] }}]
+  - job_name: models/pods
+    static_configs: [{{ targets: ["{target}"], labels: {{ namespace: models, pod: normd-0 }} }}]
+  - job_name: exporters
+    static_configs: [{{ targets: ["{exporters}"] }}]
+"""
+
+POLICY = """
+role { name: "caller" infer: "*" observe: true }
+identity { name: "anybody" role: "caller" anonymous: true }
 """
 
 
-class GpuPage(http.server.BaseHTTPRequestHandler):
+class Exporters(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.send_header("Content-Type", "text/plain; version=0.0.4")
         self.end_headers()
-        self.wfile.write(GPU_PAGE.encode())
+        self.wfile.write(EXPORTED.replace("PERIODS", str(time.monotonic())).encode())
 
     def log_message(self, *_):
         pass
 
 
 @contextlib.contextmanager
-def gpu_page():
+def exporters_page():
     """The address of a server of the page, while the block lasts."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), GpuPage) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Exporters) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -116,26 +132,33 @@ def split_top_level(text, separator):
 
 
 def compared(condition):
-    """The queries whose values an alert's condition compares with numbers."""
-    condition = condition.strip()
+    """The queries of an alert's condition that have to give series: what it compares with numbers,
+    what it only asks for, and what it would be alarmed not to find."""
+    condition = re.sub(r"^on \([^)]*\)", "", condition.strip()).strip()
     parts = split_top_level(condition, re.compile(r"\b(and|or|unless)\b"))
     if len(parts) > 1:
         return [query for part in parts for query in compared(part)]
-    sides = split_top_level(condition, re.compile(r"[<>=!]=|[<>]"))
-    if len(sides) > 1:
-        return [sides[0]]
     if condition.startswith("(") and condition.endswith(")"):
         return compared(condition[1:-1])
-    sys.exit(f"alert without a comparison: {condition}")
+    absent = re.fullmatch(r"absent\((.*)\)", condition)
+    return [absent[1] if absent else split_top_level(condition, re.compile(r"[<>=!]=|[<>]"))[0]]
+
+
+def dashboard_variables(kind):
+    return [variable for variable in json.loads(DASHBOARD.read_text())["templating"]["list"]
+            if variable["type"] == kind]
 
 
 def dashboard_targets():
-    """Each query with its legend."""
+    """Each query with its legend, and with all of every variable."""
+    values = {"$__rate_interval": RATE_INTERVAL}
+    for variable in dashboard_variables("query") + dashboard_variables("custom"):
+        values["$" + variable["name"]] = variable["allValue"]
     targets = set()
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         for target in panel.get("targets", []):
             query = target["expr"]
-            for name, value in GRAFANA_VARIABLES.items():
+            for name, value in values.items():
                 query = query.replace(name, value)
             assert "$" not in query, query
             targets.add((query, target["legendFormat"]))
@@ -181,8 +204,17 @@ def check_records(rules, faults):
                   if rule["type"] == "recording" and rule["name"] not in readers)
 
 
+def check_data_source(faults):
+    """Each Grafana gives its data sources names of its own, so the dashboard has a variable."""
+    source, = dashboard_variables("datasource")
+    # The dashboard has an uid too.
+    used = set(re.findall(r'"uid": "([^"]*)"', DASHBOARD.read_text())) - {"normd"}
+    if source["query"] != "prometheus" or used != {f"${{{source['name']}}}"}:
+        faults.append(f"data sources of the dashboard: {sorted(used)}")
+
+
 def check_variables(prometheus, faults):
-    for variable in json.loads(DASHBOARD.read_text())["templating"]["list"]:
+    for variable in dashboard_variables("query"):
         metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]).groups()
         if not prometheus.get(f"label/{label}/values", **{"match[]": metric}):
             faults.append(f"variable {variable['name']}: {variable['query']} has no value")
@@ -213,61 +245,92 @@ def check_request_log(output, faults):
         faults.append(f"{name}, of the request log, is not in docs/metrics.md")
 
 
-def wait_for_data(prometheus, queries, load, arguments, grpc, faults):
+def wait_for_data(prometheus, queries, loads, failing, faults):
     pending = set(queries)
     deadline = time.monotonic() + LIMIT_S
     while pending and time.monotonic() < deadline:
-        # Requests that fail, of no model and of one, for the panels of errors.
-        for command in ([arguments.normctl, "model", "none_of_this_name"],
-                        [arguments.normload, "--model=instance_norm_64", "--shape=1x63x1x1"]):
-            subprocess.run([*command, f"--server={grpc}"], capture_output=True, timeout=10,
-                           check=False)
+        for command in failing:  # For the panels of errors.
+            subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False)
         pending = {query for query in pending if not prometheus.series(query)}
         time.sleep(0.5)  # Another scrape.
-    if not load.running():
-        faults.append("normload has ended: " + "\n".join(map(str, load.output)))
+    for load in loads:
+        if not load.running():
+            faults.append("normload has ended: " + "\n".join(map(str, load.output)))
     faults.extend(f"no data: {query}" for query in sorted(pending))
 
 
-def check(prometheus, arguments, grpc, metrics, load):
+def check_protocols(prometheus, protocols, faults):
+    """What came is what was meant to: nothing of another protocol computes."""
+    every = {method for methods in METHODS.values() for method in methods}
+    wanted = {method for protocol in protocols for method in METHODS[protocol]}
+    found = {series["method"] for series in prometheus.series("normd_requests_total")} & every
+    if found != wanted:
+        faults.append(f"methods that compute: {sorted(found)}, wanted {sorted(wanted)}")
+
+
+def check(prometheus, metrics, protocols, loads, failing):
     faults = []
     rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
     queries = dashboard_queries() | rule_queries(rules)
-    faults.extend(f"on the GPU's page, but in no query: {name}"
+    faults.extend(f"of DCGM's exporter, but in no query: {name}"
                   for name in DCGM_GAUGES if name not in queries)
     check_alerts(rules, faults)
     check_records(rules, faults)
-    wait_for_data(prometheus, queries, load, arguments, grpc, faults)
+    check_data_source(faults)
+    wait_for_data(prometheus, queries, loads, failing, faults)
+    check_protocols(prometheus, protocols, faults)
     check_legends(prometheus, faults)
     check_variables(prometheus, faults)
     check_documented(metrics, faults)
     for group in prometheus.get("rules")["groups"]:
         faults.extend(f"{rule['name']}: {rule['lastError']}" for rule in group["rules"]
                       if rule.get("lastError"))
-    print(f"{len(rules)} rules and {len(queries)} queries")
+    print(f"{' and '.join(protocols)}: {len(rules)} rules and {len(queries)} queries")
     return faults
 
 
-def run(arguments, folder):
-    with Process(arguments.normd, f"--model_repository={SOURCE}/deploy/models", "--device=cpu",
-                 "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--lame_duck=0s",
-                 "--log_sample_every=100") as normd, gpu_page() as gpu:
+def start_loads(stack, arguments, protocols, server):
+    return [stack.enter_context(Process(
+        arguments.normload, *server, f"--protocol={protocol}", "--rate=100", "--warmup=0s",
+        "--duration=1h", "--quiet", *LOADS[protocol])) for protocol in protocols]
+
+
+def failing_calls(arguments, protocols, server):
+    """Requests that the server refuses, of no model and of one."""
+    calls = [[arguments.normload, *server, f"--protocol={protocol}", *WRONG]
+             for protocol in protocols]
+    if "normd" in protocols:
+        calls.append([arguments.normctl, "model", "none_of_this_name", *server])
+    return calls
+
+
+def run(arguments, folder, protocols):
+    subprocess.run([SOURCE / "deploy/make_certificates.sh", f"--dir={folder}"], check=True,
+                   capture_output=True)
+    policy, config = folder / "policy.textproto", folder / "prometheus.yml"
+    policy.write_text(POLICY)
+    with contextlib.ExitStack() as stack:
+        normd = stack.enter_context(Process(
+            arguments.normd, f"--model_repository={SOURCE}/deploy/models", "--device=cpu",
+            "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--lame_duck=0s",
+            f"--tls_cert={folder}/server.crt", f"--tls_key={folder}/server.key",
+            "--metrics_tls=false", f"--policy_file={policy}", "--log_sample_every=100"))
+        exporters = stack.enter_context(exporters_page())
         grpc, metrics = normd.wait_for(r"serving: grpc=(\S+) metrics=(\S+)").groups()
-        config = folder / "prometheus.yml"
-        config.write_text(CONFIG.format(rules=RULES, target=metrics, gpu=gpu))
-        with Process("prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
-                     "--web.listen-address=127.0.0.1:0") as server, \
-             Process(arguments.normload, f"--server={grpc}", "--rate=200", "--warmup=0s",
-                     f"--duration={LIMIT_S + 15}s", "--quiet", "--mix=instance_norm_64:1x64x28x28,"
-                     "group_norm_64_8:2x64x14x14,layer_norm_1024:8x1024,"
-                     "instance_norm_64:4x64x28x28:float32:0.1:stream") as load:
-            address = server.wait_for(r'msg="Listening on" address=(127\.0\.0\.1:\d+)').group(1)
-            server.wait_for("Server is ready to receive web requests")
-            faults = check(Prometheus(address), arguments, grpc, metrics, load)
+        config.write_text(CONFIG.format(rules=RULES, target=metrics, exporters=exporters))
+        prometheus = stack.enter_context(Process(
+            "prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
+            "--web.listen-address=127.0.0.1:0"))
+        server = [f"--server={grpc}", f"--tls_ca={folder}/ca.crt"]
+        loads = start_loads(stack, arguments, protocols, server)
+        address = prometheus.wait_for(r'msg="Listening on" address=(127\.0\.0\.1:\d+)').group(1)
+        prometheus.wait_for("Server is ready to receive web requests")
+        faults = check(Prometheus(address), metrics, protocols, loads,
+                       failing_calls(arguments, protocols, server))
     check_request_log(normd.output, faults)
     if normd.exit_code != 0:
         faults.append(f"normd ended with {normd.exit_code}")
-    return faults
+    return [f"{' and '.join(protocols)}: {fault}" for fault in faults]
 
 
 def main():
@@ -278,8 +341,10 @@ def main():
     if shutil.which("prometheus") is None:
         print("skipped: no prometheus (Debian's package, or deploy/setup.sh --test)")
         return SKIPPED
-    with tempfile.TemporaryDirectory() as folder:
-        faults = run(arguments, pathlib.Path(folder))
+    faults = []
+    for protocols in (["normd", "oip"], ["oip"]):
+        with tempfile.TemporaryDirectory() as folder:
+            faults += run(arguments, pathlib.Path(folder), protocols)
     print("\n".join(faults))
     return 1 if faults else 0
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """deploy/kubernetes and deploy/kserve as kubectl renders them.
 
-Every object passes the strict schemas of the newest Kubernetes that kubernetes-validate knows, or its
-definition's (crd.py), and policy.py. Breaking each rule of the policy in a rendering is found. normd starts
-with each pod's arguments, its probes answer, and with TLS they answer over it. The autoscaler's query gives
-what it should (promtool; else that case is skipped).
+Every object passes the strict schemas of the newest Kubernetes that kubernetes-validate knows, or
+its definition's (crd.py), and policy.py. Breaking each rule of the policy in a rendering is found.
+normd starts with each pod's arguments, its probes answer, and with TLS they answer over it. The
+autoscaler's query gives what it should (promtool; else that case is skipped). The component
+monitoring scrapes the pods, and its rules and dashboard are those of Prometheus and Grafana.
 """
 
 import argparse
@@ -44,12 +45,12 @@ def render(folder):
     return [thing for thing in yaml.safe_load_all(made.stdout) if thing]
 
 
-def with_component(component):
-    """The overlay cpu with a component, as a user's own kustomization has it."""
+def with_component(component, overlay="cpu"):
+    """An overlay with a component, as a user's own kustomization has it."""
     with tempfile.TemporaryDirectory(dir=DEPLOY / "kubernetes", prefix=".test_") as folder:
         pathlib.Path(folder, "kustomization.yaml").write_text(yaml.safe_dump({
             "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-            "resources": ["../overlays/cpu"], "components": [f"../components/{component.name}"]}))
+            "resources": [f"../overlays/{overlay}"], "components": [f"../components/{component}"]}))
         return render(folder)
 
 
@@ -58,7 +59,7 @@ def renderings():
     for overlay in sorted((DEPLOY / "kubernetes/overlays").iterdir()):
         made[overlay.name] = render(overlay)
     for component in sorted((DEPLOY / "kubernetes/components").iterdir()):
-        made[component.name] = with_component(component)
+        made[component.name] = with_component(component.name)
     return made
 
 
@@ -94,7 +95,8 @@ class Rendered(unittest.TestCase):
             for thing in objects:
                 seen[thing["kind"]] = thing
         self.assertLessEqual({"Deployment", "ClusterServingRuntime", "InferenceService",
-                              "Certificate", "HorizontalPodAutoscaler"}, set(seen))
+                              "Certificate", "HorizontalPodAutoscaler", "PodMonitor",
+                              "PrometheusRule"}, set(seen))
         for kind, thing in seen.items():
             with self.subTest(kind=kind):
                 broken = copy.deepcopy(thing)
@@ -128,6 +130,52 @@ class Rendered(unittest.TestCase):
         text = " ".join(pod["containers"][0]["args"])
         for name in flags:
             self.assertIn(f"$({name})", text)
+
+
+class Monitoring(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.objects = with_component("monitoring")
+
+    def one(self, kind, name="normd"):
+        found, = [thing for thing in self.objects
+                  if thing["kind"] == kind and thing["metadata"]["name"] == name]
+        return found
+
+    def test_it_scrapes_the_pods_at_the_port_of_the_metrics(self):
+        deployment, pod, labels = pod_of(self.objects)
+        monitor = self.one("PodMonitor")
+        self.assertEqual(monitor["metadata"]["namespace"], deployment["metadata"]["namespace"])
+        self.assertLessEqual(monitor["spec"]["selector"]["matchLabels"].items(), labels.items())
+        endpoint, = monitor["spec"]["podMetricsEndpoints"]
+        ports = {port["name"]: port["containerPort"] for port in pod["containers"][0]["ports"]}
+        self.assertEqual(ports[endpoint["port"]], 8002)
+        self.assertEqual(endpoint["path"], "/metrics")
+
+    def test_it_takes_the_scheme_of_the_annotation_that_tls_sets(self):
+        endpoint, = self.one("PodMonitor")["spec"]["podMetricsEndpoints"]
+        relabeling, = endpoint["relabelings"]
+        self.assertEqual(relabeling["targetLabel"], "__scheme__")
+        for overlay, scheme in {"cpu": None, "tls": "https"}.items():
+            deployment, _, _ = pod_of(with_component("monitoring", overlay))
+            given = deployment["spec"]["template"]["metadata"]["annotations"]
+            annotations = {
+                "__meta_kubernetes_pod_annotation_" + re.sub(r"[^a-zA-Z0-9_]", "_", name): value
+                for name, value in given.items()}
+            value = ";".join(annotations.get(name, "") for name in relabeling["sourceLabels"])
+            found = re.fullmatch(relabeling["regex"], value)
+            self.assertEqual(found and found[1], scheme, overlay)
+
+    def test_its_rules_are_those_of_prometheus(self):
+        groups = [group for name in ("recording", "alerts") for group in yaml.safe_load(
+            (DEPLOY / f"prometheus/rules/normd.{name}.yml").read_text(encoding="utf-8"))["groups"]]
+        self.assertEqual(self.one("PrometheusRule")["spec"]["groups"], groups)
+
+    def test_its_dashboard_is_grafana_s_and_has_the_label_of_the_sidecar(self):
+        made = self.one("ConfigMap", "normd-dashboard")
+        self.assertEqual(made["metadata"]["labels"]["grafana_dashboard"], "1")
+        self.assertEqual(made["data"], {"normd.json": (
+            DEPLOY / "grafana/dashboards/normd.json").read_text(encoding="utf-8")})
 
 
 # What to do to a rendering, and what policy.py has to say then.
