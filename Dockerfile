@@ -57,8 +57,8 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s CMD ["normctl", "health"]
 # The last of repeated flags counts, so docker run's arguments override these.
 # --insecure: without it, and without --tls_cert and --tls_key, normd listens on loopback alone.
-ENTRYPOINT ["normd", "--model_repository=/models", "--listen=0.0.0.0:8001", \
-            "--metrics_listen=0.0.0.0:8002", "--insecure"]
+ENTRYPOINT ["normd", "--model_repository=/models", "--listen=[::]:8001", \
+            "--metrics_listen=[::]:8002", "--insecure"]
 
 # The last target is the one that is built by default. It holds the programs, the libraries that they load
 # and nothing else: no shell, no package manager.
@@ -78,5 +78,5 @@ USER 10001:10001
 EXPOSE 8001 8002
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s CMD ["normctl", "health"]
-ENTRYPOINT ["normd", "--model_repository=/models", "--listen=0.0.0.0:8001", \
-            "--metrics_listen=0.0.0.0:8002", "--insecure"]
+ENTRYPOINT ["normd", "--model_repository=/models", "--listen=[::]:8001", \
+            "--metrics_listen=[::]:8002", "--insecure"]

@@ -10,6 +10,7 @@ monitoring scrapes the pods, and its rules and dashboard are those of Prometheus
 
 import argparse
 import copy
+import json
 import os
 import pathlib
 import re
@@ -178,6 +179,27 @@ class Monitoring(unittest.TestCase):
             DEPLOY / "grafana/dashboards/normd.json").read_text(encoding="utf-8")})
 
 
+class Addresses(unittest.TestCase):
+    def test_the_image_listens_at_every_address_of_both_families(self):
+        text = (SOURCE / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", "")
+        points = [json.loads(line) for line in re.findall(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)]
+        self.assertEqual(len(points), 2)
+        for point in points:
+            with Process(OPTIONS.normd, *(argument.replace(":8001", ":0").replace(":8002", ":0")
+                                          for argument in point[1:]),
+                         f"--model_repository={DEPLOY / 'models'}", "--lame_duck=0s") as normd:
+                ports = normd.wait_for(r"serving: grpc=\S+:(\d+) metrics=\S+:(\d+)").groups()
+                for host in ("127.0.0.1", "::1"):
+                    for port in ports:
+                        with socket.create_connection((host, port), timeout=10):
+                            pass
+
+    def test_the_services_have_both_where_the_cluster_has(self):
+        for thing in render(DEPLOY / "kubernetes/base"):
+            if thing["kind"] == "Service":
+                self.assertEqual(thing["spec"]["ipFamilyPolicy"], "PreferDualStack")
+
+
 # What to do to a rendering, and what policy.py has to say then.
 def breaches():
     def container(change):
@@ -259,7 +281,7 @@ class Server:
 
     def __init__(self, objects, certificates=None):
         self.container = pod_of(objects)[1]["containers"][0]
-        given = ["--listen=0.0.0.0:8001", "--metrics_listen=0.0.0.0:8002", "--insecure",
+        given = ["--listen=[::]:8001", "--metrics_listen=[::]:8002", "--insecure",
                  *policy.arguments(self.container, objects), "--listen=127.0.0.1:0",
                  f"--model_repository={DEPLOY / 'models'}", "--metrics_listen=127.0.0.1:0",
                  "--device=cpu", "--lame_duck=100ms"]
