@@ -46,6 +46,10 @@ def render(folder):
     return [thing for thing in yaml.safe_load_all(made.stdout) if thing]
 
 
+# Where a component is for another overlay than cpu.
+OVERLAY_OF = {"runtime-class": "gpu"}
+
+
 def with_component(component, overlay="cpu"):
     """An overlay with a component, as a user's own kustomization has it."""
     with tempfile.TemporaryDirectory(dir=DEPLOY / "kubernetes", prefix=".test_") as folder:
@@ -60,7 +64,8 @@ def renderings():
     for overlay in sorted((DEPLOY / "kubernetes/overlays").iterdir()):
         made[overlay.name] = render(overlay)
     for component in sorted((DEPLOY / "kubernetes/components").iterdir()):
-        made[component.name] = with_component(component.name)
+        made[component.name] = with_component(component.name,
+                                              OVERLAY_OF.get(component.name, "cpu"))
     return made
 
 
@@ -198,6 +203,13 @@ class Addresses(unittest.TestCase):
         for thing in render(DEPLOY / "kubernetes/base"):
             if thing["kind"] == "Service":
                 self.assertEqual(thing["spec"]["ipFamilyPolicy"], "PreferDualStack")
+
+
+class RuntimeClass(unittest.TestCase):
+    def test_the_overlay_gpu_names_one_only_with_the_component(self):
+        self.assertNotIn("runtimeClassName", pod_of(render(DEPLOY / "kubernetes/overlays/gpu"))[1])
+        self.assertEqual(pod_of(with_component("runtime-class", "gpu"))[1]["runtimeClassName"],
+                         "nvidia")
 
 
 # What to do to a rendering, and what policy.py has to say then.
