@@ -358,43 +358,35 @@ class Served(unittest.TestCase):
 
 RULES_TEST = """
 rule_files: [rules.yml]
-evaluation_interval: 30s
+evaluation_interval: 15s
 tests:
-  - interval: 30s
+  - interval: 15s
     input_series:
-      - {{ series: 'normd_ready{{{a}}}', values: '1x20' }}
-      - {{ series: 'normd_ready{{{b}}}', values: '1x20' }}
-      - {{ series: 'normd_stage_duration_seconds_bucket{{{a},stage="queue",model="m",le="0.005"}}', values: '0+50x20' }}
-      - {{ series: 'normd_stage_duration_seconds_bucket{{{a},stage="queue",model="m",le="0.01"}}', values: '0+100x20' }}
-      - {{ series: 'normd_stage_duration_seconds_bucket{{{a},stage="queue",model="m",le="+Inf"}}', values: '0+100x20' }}
-      - {{ series: 'normd_stage_duration_seconds_bucket{{{a},stage="compute",model="m",le="+Inf"}}', values: '0+900x20' }}
-      - {{ series: 'normd_stage_duration_seconds_bucket{{{b},stage="queue",model="m",le="+Inf"}}', values: '7x20' }}
+      - {{ series: 'normd_saturation_ratio{{{a}}}', values: '0x30 0.6 0.8 0.6 0.8 0.6 0.8 0.6 0.8 0.6 0.8' }}
+      - {{ series: 'normd_saturation_ratio{{{b}}}', values: '0x40' }}
     promql_expr_test:
-      - expr: abs(queue - 0.009) < bool 1e-9
+      - expr: abs(saturation - 0.7) < bool 0.05
         eval_time: 10m
         exp_samples:
           - {{ labels: '{{{a}}}', value: 1 }}
           - {{ labels: '{{{b}}}', value: 0 }}
-      - expr: queue == 0
-        eval_time: 10m
-        exp_samples: [{{ labels: 'queue{{{b}}}', value: 0 }}]
 """
 
 
 class Autoscaler(unittest.TestCase):
-    def test_the_query_gives_the_queue_s_p90_of_a_busy_pod_and_zero_of_an_idle_one(self):
+    def test_the_query_gives_a_minute_s_mean_of_a_busy_pod_and_zero_of_an_idle_one(self):
         promtool = shutil.which("promtool", path=f"{OPTIONS.promtool_path}:{os.environ['PATH']}")
         if not promtool:
             self.skipTest("no promtool")
         rule, = yaml.safe_load(ADAPTER.read_text(encoding="utf-8"))["rules"]["custom"]
         query = rule["metricsQuery"]
-        for name, value in {"Series": "normd_ready", "GroupBy": "namespace,pod",
+        for name, value in {"Series": "normd_saturation_ratio", "GroupBy": "namespace,pod",
                             "LabelMatchers": 'namespace="normd",pod=~"a|b"'}.items():
             query = query.replace(f"<<.{name}>>", value)
         labels = {pod: f'namespace="normd",pod="{pod}"' for pod in "ab"}
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, "rules.yml").write_text(yaml.safe_dump(
-                {"groups": [{"name": "a", "rules": [{"record": "queue", "expr": query}]}]}))
+                {"groups": [{"name": "a", "rules": [{"record": "saturation", "expr": query}]}]}))
             pathlib.Path(folder, "test.yml").write_text(RULES_TEST.format(**labels))
             told = subprocess.run([promtool, "test", "rules", "test.yml"], cwd=folder,
                                   capture_output=True, text=True, check=False)
