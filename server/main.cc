@@ -316,7 +316,7 @@ int Serve(const ServerConfig& config, ServerLog& log) {
       CreateMetrics({NORMD_VERSION, NORMD_CUDA_VERSION}, MetricsOptions{config.max_model_series});
   metrics->WatchLostLogLines([&log] { return log.lost_lines(); });
   metrics->SetLimits({config.max_inflight_bytes, config.max_queue_requests});
-  Readiness readiness(*metrics);
+  Readiness readiness(*metrics, WithoutModelsOf(config));
   WarnOfPlaintext(config);
   const auto certificates = CertificatesOf(config, *metrics);
   if (!certificates.ok()) return StartFailed(certificates.status());

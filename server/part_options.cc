@@ -82,6 +82,10 @@ CallOptions CallsOf(const ServerConfig& config) {
   return options;
 }
 
+WithoutModels WithoutModelsOf(const ServerConfig& config) {
+  return config.allow_no_models ? WithoutModels::kReady : WithoutModels::kNotReady;
+}
+
 RegistryOptions RegistryOf(const ServerConfig& config, Readiness& readiness) {
   RegistryOptions options;
   options.roots = ModelFolders(config);

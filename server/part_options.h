@@ -22,6 +22,7 @@ BackendOptions BackendOf(const ServerConfig& config);
 BatchQueueOptions QueueOf(const ServerConfig& config, bool on_cpu);
 AcceptLimits LimitsOf(const ServerConfig& config, bool on_cpu);
 CallOptions CallsOf(const ServerConfig& config);
+WithoutModels WithoutModelsOf(const ServerConfig& config);
 // `readiness` outlives the registry.
 RegistryOptions RegistryOf(const ServerConfig& config, Readiness& readiness);
 AdmissionLimits AdmissionOf(const ServerConfig& config);

@@ -80,6 +80,7 @@ struct ServerConfig {
   std::int64_t pinned_pool_bytes = 0;
   std::int64_t max_parameter_bytes = 0;
   std::int64_t max_models = 0;
+  bool allow_no_models = false;
   absl::Duration lame_duck;
   absl::Duration drain_timeout;
   absl::Duration metrics_timeout;

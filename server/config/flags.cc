@@ -280,6 +280,9 @@ void AddModels(FlagSet& flags, ServerConfig& c) {
                  "Largest params.safetensors.", From(1));
   flags.Add("max_models", &c.max_models, 10000, "N", "Model versions that are loaded at once.",
             From(1));
+  flags.Add("allow_no_models", &c.allow_no_models, false, "",
+            "Lets the server be ready while no model is loaded, as one whose models come by "
+            "LoadModel.");
 }
 
 void AddStop(FlagSet& flags, ServerConfig& c) {

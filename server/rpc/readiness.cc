@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/rpc/health_service.h"
+#include "spdlog/spdlog.h"
 
 namespace normd {
 namespace {
@@ -15,10 +16,20 @@ std::string HealthName(const std::string& service, const std::string& model) {
 
 void Readiness::SetModel(const std::string& name, bool loaded) {
   MutexLock lock(mutex_);
+  const bool served = serving();
   if (loaded) {
     models_.insert(name);
   } else {
     models_.erase(name);
+  }
+  if (serving() != served) {
+    if (served) {
+      spdlog::warn("health is NOT_SERVING: no model is loaded any more");
+    } else {
+      spdlog::info("health is SERVING: model {} is loaded", name);
+    }
+    // The name that is gone is told below.
+    Publish();
   }
   if (health_ == nullptr) return;
   // This model's name alone is told: there may be thousands of others.
@@ -34,6 +45,9 @@ void Readiness::SetModel(const std::string& name, bool loaded) {
 void Readiness::Start() {
   MutexLock lock(mutex_);
   started_ = true;
+  if (models_.empty()) {
+    spdlog::warn("no model is loaded{}", serving() ? "" : ": health is NOT_SERVING until one is");
+  }
   Publish();
 }
 

@@ -1,4 +1,5 @@
-// What the server says of itself: grpc.health.v1 and the gauge normd_ready.
+// Whether the server is ready: the one place that decides it for grpc.health.v1, GetServerInfo, the
+// Open Inference Protocol over gRPC and HTTP, and the gauge normd_ready.
 
 #ifndef NORMD_SERVER_RPC_READINESS_H_
 #define NORMD_SERVER_RPC_READINESS_H_
@@ -14,14 +15,23 @@ namespace normd {
 
 class HealthService;
 
-// Health names: "" and each service's name for the server, which serves whichever models are
-// loaded, and be it none; "<service>/<model>" for each model with a loaded version, unknown without
-// one, so that names that come and go leave nothing behind. All of them are NOT_SERVING before
-// Start and after Stop. Thread-safe. Outlives the gRPC server between Attach and Detach.
+// What a server without a loaded model says of itself.
+enum class WithoutModels { kNotReady, kReady };
+
+// Ready means that a client gets an answer: from Start to Stop, while a version of some model is
+// loaded. The log tells when the last one goes and when the first one comes.
+//
+// Health names: "" and each service's name for the server; "<service>/<model>" for each model with
+// a loaded version, unknown without one, so that names that come and go leave nothing behind. All
+// of them are NOT_SERVING while the server is not ready. Thread-safe. Outlives the gRPC server
+// between Attach and Detach.
 class Readiness {
  public:
   // `metrics` outlives it.
-  explicit Readiness(Metrics& metrics) : metrics_(metrics) { metrics_.SetReady(false); }
+  explicit Readiness(Metrics& metrics, WithoutModels without_models = WithoutModels::kNotReady)
+      : metrics_(metrics), without_models_(without_models) {
+    metrics_.SetReady(false);
+  }
 
   // Whether a version of `name` is loaded.
   void SetModel(const std::string& name, bool loaded);
@@ -40,9 +50,13 @@ class Readiness {
 
  private:
   void Publish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool serving() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return started_ && !stopped_; }
+  bool runs() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return started_ && !stopped_; }
+  bool serving() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return runs() && (!models_.empty() || without_models_ == WithoutModels::kReady);
+  }
 
   Metrics& metrics_;
+  const WithoutModels without_models_;
   // Held while the health service is told, so that two changes arrive in order. That call only
   // queues messages to watchers; it never calls back.
   mutable Mutex mutex_;

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "client/scrape/http_get.h"
 #include "tests/server/process/normd_process.h"
 
 namespace normd {
@@ -338,6 +339,46 @@ TEST(ProcessTest, StartsThoughAModelIsBroken) {
   normd.child().Signal(SIGTERM);
   EXPECT_EQ(normd.child().Wait(), 0);
   std::filesystem::remove_all(root);
+}
+
+// A folder of models that goes with the test.
+class ProcessModelsTest : public ::testing::Test {
+ protected:
+  ProcessModelsTest() { EXPECT_NE(mkdtemp(root_.data()), nullptr); }
+  ~ProcessModelsTest() override { std::filesystem::remove_all(root_); }
+  void Add(const std::string& model) const {
+    std::filesystem::copy(NORMD_DEMO_MODELS "/" + model, root_ + "/" + model,
+                          std::filesystem::copy_options::recursive);
+  }
+  static bool IsReady(const NormdProcess& normd) {
+    const auto url = client::ParseHttpUrl("http://" + normd.metrics_address() + "/v2/health/ready");
+    return client::HttpGet(*url, std::chrono::seconds(10)).ok();
+  }
+
+  std::string root_ = ::testing::TempDir() + "/normd_models_XXXXXX";
+};
+
+TEST_F(ProcessModelsTest, IsReadyOnceAModelIsLoaded) {
+  NormdProcess normd(
+      {"--model_repository=" + root_, "--model_poll_interval=10ms", "--lame_duck=0s"});
+  ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
+  EXPECT_THAT(normd.child().output(),
+              HasSubstr("[warning] no model is loaded: health is NOT_SERVING until one is"));
+  EXPECT_FALSE(IsReady(normd));
+  Add("rms_norm_4096");
+  EXPECT_NE(normd.child().ReadUntil("health is SERVING: model rms_norm_4096 is loaded"), "");
+  EXPECT_TRUE(IsReady(normd));
+  // Nobody else serves what a client would ask for.
+  std::filesystem::remove_all(root_ + "/rms_norm_4096");
+  EXPECT_NE(normd.child().ReadUntil("health is NOT_SERVING: no model is loaded any more"), "");
+  EXPECT_FALSE(IsReady(normd));
+}
+
+TEST_F(ProcessModelsTest, IsReadyWithoutModelsWhereThatIsAllowed) {
+  NormdProcess normd({"--model_repository=" + root_, "--allow_no_models", "--lame_duck=0s"});
+  ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
+  EXPECT_THAT(normd.child().output(), HasSubstr("[warning] no model is loaded\n"));
+  EXPECT_TRUE(IsReady(normd));
 }
 
 }  // namespace

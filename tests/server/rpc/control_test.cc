@@ -15,6 +15,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "inference/grpc_service.grpc.pb.h"
+#include "server/rpc/probes.h"
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/wire/wire_writer.h"
@@ -437,20 +439,56 @@ TEST(HealthTest, WatchReportsEachChange) {
   ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServing);
 }
 
-TEST(HealthTest, TheServerServesWithoutAnyModel) {
-  TestServer server;
+void UnloadAll(TestServer& server) {
   v1::ListModelsResponse list;
   ASSERT_TRUE(Call(server, &v1::NormService::Stub::ListModels, {}, list).ok());
   v1::UnloadModelResponse unloaded;
   for (const v1::ModelInfo& model : list.models()) {
     ASSERT_TRUE(Unload(server, model.name(), unloaded).ok());
   }
-  EXPECT_EQ(HealthOf(server, ""), Health::kServing);
-  EXPECT_EQ(HealthOf(server, kService), Health::kServing);
-  EXPECT_EQ(server.Metric("normd_ready"), 1);
+}
+
+// By every way in which it can be asked.
+void ExpectReady(TestServer& server, bool ready) {
+  const Health health = ready ? Health::kServing : Health::kNotServing;
+  EXPECT_EQ(HealthOf(server, ""), health);
+  EXPECT_EQ(HealthOf(server, kService), health);
+  EXPECT_EQ(HealthOf(server, "inference.GRPCInferenceService"), health);
+  EXPECT_EQ(server.Metric("normd_ready"), ready ? 1 : 0);
   v1::GetServerInfoResponse info;
   ASSERT_TRUE(Call(server, &v1::NormService::Stub::GetServerInfo, {}, info).ok());
-  EXPECT_TRUE(info.ready());
+  EXPECT_EQ(info.ready(), ready);
+  const auto inference = inference::GRPCInferenceService::NewStub(server.NewChannel());
+  grpc::ClientContext context;
+  inference::ServerReadyResponse oip;
+  ASSERT_TRUE(inference->ServerReady(&context, {}, &oip).ok());
+  EXPECT_EQ(oip.ready(), ready);
+  EXPECT_EQ(ProbeStatus("/v2/health/ready", server.stop_parts().readiness, server.registry()),
+            ready ? 200 : 400);
+}
+
+TEST(HealthTest, AServerIsReadyWhileAModelIsLoaded) {
+  TestServer server;
+  ExpectReady(server, true);
+  RawStream watch(server.NewChannel(), kWatch, HealthRequest(""));
+  ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServing);
+  UnloadAll(server);
+  ExpectReady(server, false);
+  ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kNotServing);
+  v1::LoadModelResponse loaded;
+  ASSERT_TRUE(Load(server, "group_norm_64_8", loaded).ok());
+  ExpectReady(server, true);
+  ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServing);
+}
+
+TEST(HealthTest, AServerThatMayHaveNoModelsIsReadyWithoutAny) {
+  TestServerOptions options;
+  options.without_models = WithoutModels::kReady;
+  TestServer server(options);
+  UnloadAll(server);
+  ExpectReady(server, true);
+  server.stop_parts().readiness.Stop();
+  ExpectReady(server, false);
 }
 
 TEST(HealthTest, AWatchOfAModelThatIsNotThereSeesItCome) {

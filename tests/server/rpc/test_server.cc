@@ -105,7 +105,7 @@ TestServer::TestServer(TestServerOptions options)
       repository_(CopyOfTheDemoModels()),
       credentials_(options.credentials),
       metrics_(CreateMetrics({"test", ""})),
-      readiness_(*metrics_),
+      readiness_(*metrics_, options.without_models),
       backend_(MakeBackend(options, *metrics_, clock_)),
       registry_({.roots = {repository_},
                  .on_change =

@@ -52,6 +52,7 @@ struct TestServerOptions {
   };
   // Called on the loader's thread at the end of each load and unload.
   std::function<void()> on_change = [] {};
+  WithoutModels without_models = WithoutModels::kNotReady;
   std::string listen = "127.0.0.1:0";
   const CertificateStore* tls = nullptr;  // Null: no TLS. Outlives the server.
   ConnectionOptions connections;
