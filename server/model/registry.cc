@@ -81,6 +81,8 @@ struct ModelRegistry::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(load_mutex);
   absl::StatusOr<std::vector<std::int64_t>> Unload(const std::string& name, std::int64_t version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(load_mutex);
+  absl::Status RecordUnwanted(const std::string& name, const absl::Status& reason)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(load_mutex);
   void Record(ModelStatus status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(load_mutex);
 
   const RegistryOptions options;
@@ -132,19 +134,26 @@ absl::StatusOr<ModelStatus> ModelRegistry::Impl::LoadWanted(
   const absl::StatusOr<v1::ModelConfig> config = repository.ReadConfig(name);
   std::vector<std::int64_t> wanted = {present.back()};
   if (config.ok()) wanted = WantedVersions(PlanOf(*config), present);
-  if (wanted.empty()) {
-    return absl::NotFoundError(
-        absl::StrCat("model ", name,
-                     ": none of version_policy.specific.versions is in the repository, which "
-                     "holds versions ",
-                     absl::StrJoin(present, ", ")));
-  }
+  if (wanted.empty()) return RecordUnwanted(name, NoVersionWanted(PlanOf(*config), present));
   absl::StatusOr<ModelStatus> result = Load(name, wanted.back());
   if (!result.ok()) return result;
   wanted.pop_back();
   // A failure is in the log and in List.
   for (const std::int64_t version : wanted) static_cast<void>(Load(name, version));
   return result;
+}
+
+// A model that serves has no such record: what serves stays.
+absl::Status ModelRegistry::Impl::RecordUnwanted(const std::string& name,
+                                                 const absl::Status& reason) {
+  const std::shared_ptr<const KnownVersions> known = Known(name);
+  if (known == nullptr || !known->AnyLoaded()) {
+    if (known == nullptr) {
+      if (absl::Status room = MakeRoom(name); !room.ok()) return room;
+    }
+    Record({name, 0, nullptr, reason, {}, repository.FilesOf(name, 0)});
+  }
+  return absl::Status(reason.code(), absl::StrCat("model ", name, ": ", reason.message()));
 }
 
 absl::StatusOr<ModelStatus> ModelRegistry::Impl::Load(const std::string& name,
@@ -306,7 +315,7 @@ bool ModelRegistry::LoadModelAtStart(const std::string& name) {
   const VersionChoice choice = ChooseVersions(plan, present, [&](std::int64_t version) {
     return Load(name, version).ok() ? VersionOutcome::kServes : VersionOutcome::kFails;
   });
-  if (choice.held.empty()) spdlog::error("{}", Load(name, 0).status().ToString());
+  if (choice.held.empty()) Load(name, 0).status().IgnoreError();
   return true;
 }
 

@@ -63,9 +63,10 @@ class ModelRegistry {
                                               absl::string_view alias) const;
 
   // version 0: those that the model's version_policy wants of the repository; the result is the
-  // highest's, and when that fails the others are not loaded. Blocks for the read and the backend's
-  // Prepare, then swaps the new state in at once. On failure what served before goes on serving.
-  // ResourceExhausted at max_models; Aborted while the files are being written.
+  // highest's, and when that fails the others are not loaded. Where the policy wants none and no
+  // version serves, the model is known with version 0 and the reason. Blocks for the read and the
+  // backend's Prepare, then swaps the new state in at once. On failure what served before goes on
+  // serving. ResourceExhausted at max_models; Aborted while the files are being written.
   absl::StatusOr<ModelStatus> Load(absl::string_view name, std::int64_t version);
 
   // The repository has a new config of the model, read when its file was `file`. Takes it for the

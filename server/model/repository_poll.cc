@@ -89,6 +89,7 @@ void RepositoryPoll::Begin() {
   for (const ModelStatus& status : registry_.List()) {
     Model& model = models_[status.name];
     if (status.version != 0) model.held.push_back(status.version);
+    if (status.version == 0) model.unwanted = status.error;
   }
 }
 
@@ -155,6 +156,19 @@ void RepositoryPoll::Follow(const std::string& name, Model& model,
       ChooseVersions(model.plan.value_or(VersionPlan()), present,
                      [&](std::int64_t version) { return Judge(name, model, before, version); });
   Retire(name, model, before, choice);
+  // A version that one look does not find may be on its way.
+  if (present != VersionsIn(before)) return;
+  const bool wants_none = choice.held.empty() && !present.empty() && model.plan.has_value();
+  TellOfUnwanted(name, model,
+                 wants_none ? NoVersionWanted(*model.plan, present) : absl::OkStatus());
+}
+
+void RepositoryPoll::TellOfUnwanted(const std::string& name, Model& model,
+                                    const absl::Status& unwanted) {
+  if (std::exchange(model.unwanted, unwanted) == unwanted || unwanted.ok()) return;
+  const absl::Status status = registry_.Load(name, 0).status();
+  // The registry tells of those that it keeps a record of.
+  if (!StatusOf(registry_, name, 0)) spdlog::error("{}", status.ToString());
 }
 
 // What failed because of the folder is worth another load.

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "server/metrics/metrics.h"
@@ -67,6 +68,7 @@ class RepositoryPoll {
     std::set<std::int64_t> outliving;       // Serve without files, as the log has told.
     std::map<std::int64_t, Judged> judged;  // Also of versions that a client has unloaded since.
     bool told = false;                      // That the folder cannot be taken.
+    absl::Status unwanted;                  // Why the plan wants none, as was told.
   };
   struct Root {
     std::uint64_t device = 0;  // When it had models last; 0: never.
@@ -78,6 +80,7 @@ class RepositoryPoll {
   void Follow(const std::string& name, Model& model, const RepositoryScan::Model& before);
   void TellOfFolder(const std::string& name, Model& model, const RepositoryScan::Model& before);
   void ForgetFailures(const std::string& name, Model& model);
+  void TellOfUnwanted(const std::string& name, Model& model, const absl::Status& unwanted);
   void RefreshPlan(const std::string& name, Model& model, const RepositoryScan::Model& before);
   VersionOutcome Judge(const std::string& name, Model& model, const RepositoryScan::Model& before,
                        std::int64_t version);

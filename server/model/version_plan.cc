@@ -7,6 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/printable.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "operations/field_checks.h"
@@ -168,6 +169,12 @@ VersionChoice ChooseVersions(const VersionPlan& plan, absl::Span<const std::int6
 std::vector<std::int64_t> WantedVersions(const VersionPlan& plan,
                                          absl::Span<const std::int64_t> present) {
   return ChooseVersions(plan, present, [](std::int64_t) { return VersionOutcome::kServes; }).held;
+}
+
+absl::Status NoVersionWanted(const VersionPlan& plan, absl::Span<const std::int64_t> present) {
+  return absl::NotFoundError(
+      absl::StrCat("none of version_policy.specific.versions, ", absl::StrJoin(plan.listed, ", "),
+                   ", is in the repository, which holds versions ", absl::StrJoin(present, ", ")));
 }
 
 bool GoesToCanary(std::uint64_t count, std::uint64_t millionths) {

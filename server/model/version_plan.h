@@ -65,6 +65,10 @@ VersionChoice ChooseVersions(const VersionPlan& plan, absl::Span<const std::int6
 std::vector<std::int64_t> WantedVersions(const VersionPlan& plan,
                                          absl::Span<const std::int64_t> present);
 
+// NotFound, with what `plan` wants and what the repository holds, `present`: for a plan that wants
+// none of it.
+absl::Status NoVersionWanted(const VersionPlan& plan, absl::Span<const std::int64_t> present);
+
 // Whether the request that is the `count`th without a version, from 0, goes to a canary that takes
 // this share. Any 1,000,000 of them one after the other have the share exactly, and any n of them
 // differ from it by less than one request.

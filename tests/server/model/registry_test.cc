@@ -67,6 +67,26 @@ TEST_F(ModelRegistryTest, LoadAllGoesOnPastModelsThatFail) {
   }
 }
 
+TEST_F(ModelRegistryTest, KnowsAModelWhosePolicyWantsNoneOfItsVersions) {
+  WriteModel("m", 1, 1);
+  WriteModel("m", 2, 2);
+  dir_.Write("m/config.textproto",
+             absl::StrCat(kConfig, " version_policy { specific { versions: [7, 9] } }"));
+  ASSERT_TRUE(registry().LoadAll().ok());
+  EXPECT_THAT(Known(), ElementsAre("m/0!"));
+  const std::string reason =
+      "none of version_policy.specific.versions, 7, 9, is in the repository, which holds versions "
+      "1, 2";
+  EXPECT_EQ(ErrorOf("m"), reason);
+  EXPECT_EQ(registry().Load("m", 0).status(), absl::NotFoundError("model m: " + reason));
+  EXPECT_THAT(changes_, IsEmpty());
+  // What a client loads all the same takes the place of the record.
+  ASSERT_TRUE(registry().Load("m", 1).ok());
+  EXPECT_THAT(Known(), ElementsAre("m/1"));
+  EXPECT_FALSE(registry().Load("m", 0).ok());
+  EXPECT_THAT(Known(), ElementsAre("m/1"));
+}
+
 TEST_F(ModelRegistryTest, LoadAllLeavesOutWhatIsNoModel) {
   WriteModel("good", 1, 1);
   WriteModel(".hidden", 1, 1);

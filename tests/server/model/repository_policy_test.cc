@@ -53,6 +53,33 @@ TEST_F(RepositoryPollTest, APinOnABrokenVersionRetiresNothing) {
   EXPECT_THAT(Known(), ElementsAre("m/7"));
 }
 
+TEST_F(RepositoryPollTest, TellsOnceThatThePolicyWantsNoneOfTheVersions) {
+  WriteModel("m", 1, 1);
+  WriteConfig("version_policy { specific { versions: 7 } }");
+  Start();
+  EXPECT_THAT(Known(), ElementsAre("m/0!"));
+  const ErrorLog log;
+  Look(3);
+  EXPECT_TRUE(log.lines().empty());
+  WriteWeights("m", 2, Weights(2));
+  Look(4);
+  EXPECT_EQ(ErrorOf("m"),
+            "none of version_policy.specific.versions, 7, is in the repository, which holds "
+            "versions 1, 2");
+  EXPECT_EQ(log.lines().size(), 1u);
+  EXPECT_EQ(Metric("normd_model_versions{state=\"failed\"}"), 1);
+  WriteWeights("m", 7, Weights(7));
+  Look(2);
+  EXPECT_THAT(Known(), ElementsAre("m/7"));
+  EXPECT_EQ(Metric("normd_model_versions{state=\"failed\"}"), 0);
+  // What serves stays, and is no failure.
+  WriteConfig("version_policy { specific { versions: 9 } }");
+  Look(4);
+  EXPECT_THAT(Known(), ElementsAre("m/7"));
+  ASSERT_EQ(log.lines().size(), 2u);
+  EXPECT_THAT(log.lines()[1], HasSubstr("none of version_policy.specific.versions, 9, is in"));
+}
+
 TEST_F(RepositoryPollTest, ACanaryTakesItsShareAndLeavesIt) {
   for (const int version : {1, 2, 3}) WriteModel("m", version, static_cast<float>(version));
   WriteConfig("canary { version: 3 percent: 5 } version_alias { name: \"old\" version: 1 }");
