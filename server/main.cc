@@ -23,6 +23,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/descriptor.h"
+#include "base/printable.h"
 #include "kernels/cpu/normalize.h"
 #include "server/accept/audit_log.h"
 #include "server/accept/authorizer.h"
@@ -89,6 +91,12 @@ std::unique_ptr<RequestLog> MakeRequestLog(const ServerConfig& config, ServerLog
 void BoundMemoryKept() {
   constexpr int kArenas = 4;
   mallopt(M_ARENA_MAX, kArenas);
+}
+
+// Before there is a log.
+int Complain(const absl::Status& status, ExitCode code) {
+  LineWriter(STDERR_FILENO, {}).Write(absl::StrCat("normd: ", status.message(), "\n"));
+  return code;
 }
 
 int StartFailed(const absl::Status& status) {
@@ -225,14 +233,19 @@ std::string ModelCounts(const ModelRegistry& registry) {
   return failed == 0 ? absl::StrCat(loaded) : absl::StrCat(loaded, " (", failed, " failed)");
 }
 
-// Null when the flags do not ask for it.
 std::unique_ptr<RepositoryPoll> FollowRepository(const ServerConfig& config,
                                                  ModelRegistry& registry, Metrics& metrics,
                                                  const Clock& clock) {
-  if (config.model_poll_interval == absl::ZeroDuration()) return nullptr;
   auto poll = std::make_unique<RepositoryPoll>(registry, metrics, clock);
   poll->Watch(absl::ToChronoNanoseconds(config.model_poll_interval));
   return poll;
+}
+
+// On SIGHUP. Certificates, tokens and the policy are looked at every second as it is.
+void Reload(const ServerConfig& config, ServerLog& log, RepositoryPoll& poll) {
+  if (!config.log_file.empty()) log.Reopen(config.log_file);
+  spdlog::info("received SIGHUP: looking at the model repository");
+  poll.LookSoon();
 }
 
 // Where the server is found, for the log.
@@ -377,7 +390,7 @@ int Serve(const ServerConfig& config, ServerLog& log) {
   GracefulStop stop({absl::ToChronoNanoseconds(config.lame_duck),
                      absl::ToChronoNanoseconds(config.drain_timeout)},
                     {readiness, admission, queue, accept.active, **server});
-  const SignalThread signals(stop);
+  const SignalThread signals(stop, [&] { Reload(config, log, *poll); });
   if (stop.Run() == GracefulStop::Outcome::kAborted) {
     // A lane may still compute, so nothing that it uses may be taken down.
     log.Flush();
@@ -416,7 +429,15 @@ int main(int argc, char** argv) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   normd::BoundMemoryKept();
   normd::BlockStopSignals();
-  normd::ServerLog log(STDERR_FILENO, line->config.log_level);
+  int log_fd = STDERR_FILENO;
+  if (!line->config.log_file.empty()) {
+    absl::StatusOr<normd::Descriptor> file = normd::OpenLogFile(line->config.log_file);
+    if (!file.ok()) return normd::Complain(file.status(), normd::kStartFailed);
+    log_fd = file->Release();  // For as long as the process lives.
+  }
+  normd::ServerLog log(
+      log_fd, line->config.log_level,
+      line->config.log_format == "json" ? normd::LogFormat::kJson : normd::LogFormat::kText);
   normd::PassOnGrpcLog();
   const auto fitted = normd::FittedToProcess(line->config);
   return fitted.ok() ? normd::Serve(*fitted, log) : normd::StartFailed(fitted.status());

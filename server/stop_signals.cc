@@ -5,6 +5,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -29,10 +30,11 @@ bool Stops(int signal) {
   }
 }
 
+constexpr int kReload = SIGHUP;
+
 // Asks for nothing here; its default would end the process.
 bool IsIgnored(int signal) {
   switch (signal) {
-    case SIGHUP:
     case SIGUSR1:
     case SIGUSR2:
     case SIGALRM:
@@ -80,7 +82,8 @@ void BlockStopSignals() {
     struct sigaction before = {};
     if (sigaction(signal, nullptr, &before) != 0) continue;  // The C library's own.
     const bool is_free = before.sa_handler == SIG_DFL;
-    if (Stops(signal) || signal == kWake || (IsIgnored(signal) && is_free)) {
+    const bool may_be_taken = signal == kReload || IsIgnored(signal);
+    if (Stops(signal) || signal == kWake || (may_be_taken && is_free)) {
       sigaction(signal, &action, nullptr);
     }
   }
@@ -88,7 +91,8 @@ void BlockStopSignals() {
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
-SignalThread::SignalThread(GracefulStop& stop) : thread_([this, &stop] { Loop(stop); }) {}
+SignalThread::SignalThread(GracefulStop& stop, std::function<void()> reload)
+    : reload_(std::move(reload)), thread_([this, &stop] { Loop(stop); }) {}
 
 SignalThread::~SignalThread() {
   ending_ = true;
@@ -101,6 +105,10 @@ void SignalThread::Loop(GracefulStop& stop) {
   bool past_cpu_limit = false;
   int signal = 0;
   while (sigwait(&set, &signal) == 0 && !ending_) {
+    if (signal == kReload) {
+      reload_();
+      continue;
+    }
     if (!Stops(signal)) {
       spdlog::info("received {}, which is ignored", NameOf(signal));
       continue;

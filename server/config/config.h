@@ -87,6 +87,8 @@ struct ServerConfig {
   std::int64_t max_metrics_connections = 0;
   std::int64_t max_model_series = 0;
   std::string log_level;
+  std::string log_format;
+  std::string log_file;
   absl::Duration slow_request_threshold;
   std::int64_t log_sample_every = 0;
 };

@@ -274,7 +274,7 @@ void AddModels(FlagSet& flags, ServerConfig& c) {
   flags.Add("model_poll_interval", &c.model_poll_interval, absl::ZeroDuration(), "DURATION",
             "How often to look whether model_repository has changed, such as 10s: versions that "
             "come are loaded, versions that go are unloaded, as version_policy in the model's "
-            "config has it; 0: only LoadModel looks.",
+            "config has it; 0: only LoadModel and SIGHUP look.",
             BeOffOrFrom10MsTo(absl::Hours(24)));
   flags.AddBytes("max_parameter_bytes", &c.max_parameter_bytes, 4 * kGiB,
                  "Largest params.safetensors.", From(1));
@@ -308,6 +308,11 @@ void AddObservability(FlagSet& flags, ServerConfig& c) {
             From(0, kMiB));
   flags.Add("log_level", &c.log_level, "info", "LEVEL",
             "trace, debug, info, warning, error or off.", BeALogLevel);
+  flags.Add("log_format", &c.log_format, "text", "FORMAT",
+            "How the log's lines look: text or json, both with the time in UTC.",
+            BeOneOf({"text", "json"}));
+  flags.Add("log_file", &c.log_file, "", "FILE",
+            "Where the log goes, with its JSON lines, opened again on SIGHUP; empty: stderr.");
   flags.Add("slow_request_threshold", &c.slow_request_threshold, absl::ZeroDuration(), "DURATION",
             "Logs a JSON line for each Normalize and each stream that took at least this long, "
             "such as 100ms; 0: none.",

@@ -16,6 +16,9 @@ namespace normd {
 namespace {
 
 constexpr Duration kRetryInterval = std::chrono::minutes(1);
+// How many looks it takes to see that something has come to rest, and the time between them.
+constexpr int kLooksTogether = 2;
+constexpr Duration kRest = std::chrono::seconds(1);
 
 // Whether a load may succeed although the files are the same.
 bool MayPass(const absl::Status& status) {
@@ -72,15 +75,35 @@ void RepositoryPoll::Watch(Duration interval) {
   pthread_setname_np(thread_.native_handle(), "models");
 }
 
+void RepositoryPoll::LookSoon() {
+  MutexLock lock(mutex_);
+  looks_asked_for_ = kLooksTogether;
+  wake_.SignalAll();
+}
+
 void RepositoryPoll::Run(Duration interval) {
-  for (;;) {
+  // The first look of all tells what a later one finds new.
+  do {
     Look();
-    // From the end of a look, so that slow ones do not follow each other without a pause.
-    const TimePoint until = std::chrono::steady_clock::now() + interval;
-    MutexLock lock(mutex_);
-    while (!ending_ && std::chrono::steady_clock::now() < until) wake_.WaitUntil(mutex_, until);
-    if (ending_) return;
+  } while (WaitForLook(interval));
+}
+
+bool RepositoryPoll::WaitForLook(Duration interval) {
+  // From the end of a look, so that slow ones do not follow each other without a pause.
+  const TimePoint end = std::chrono::steady_clock::now();
+  const TimePoint regular = interval > Duration(0) ? end + interval : kNever;
+  MutexLock lock(mutex_);
+  for (;;) {
+    TimePoint until = regular;
+    if (looks_asked_for_ > 0) {
+      const bool first = looks_asked_for_ == kLooksTogether;
+      until = first ? end : std::min(regular, end + kRest);
+    }
+    if (ending_ || std::chrono::steady_clock::now() >= until) break;
+    wake_.WaitUntil(mutex_, until);
   }
+  looks_asked_for_ = std::max(looks_asked_for_ - 1, 0);
+  return !ending_;
 }
 
 // What the start has loaded is the plan's.

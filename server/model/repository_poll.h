@@ -37,7 +37,7 @@ namespace normd {
 // - A root that cannot be listed takes nothing away either, nor does one that is suddenly empty and
 //   on another file system: a volume that is gone.
 //
-// Not thread-safe.
+// Not thread-safe, but for LookSoon.
 class RepositoryPoll {
  public:
   // ModelRegistry::LoadAll has been called. All of them outlive the poll.
@@ -49,8 +49,12 @@ class RepositoryPoll {
 
   // One look. Blocks for the loads.
   void Look();
-  // Looks every `interval` from here on, on a thread of its own.
+  // Looks from here on, on a thread of its own: now, whenever LookSoon asks for it, and every
+  // `interval` if it is above 0.
   void Watch(Duration interval);
+  // Watch looks twice, at once and a second later, and so loads what has come to rest. Thread-safe;
+  // does not block.
+  void LookSoon();
 
  private:
   // The outcome of the last load that this class has seen.
@@ -87,6 +91,8 @@ class RepositoryPoll {
   void Retire(const std::string& name, Model& model, const RepositoryScan::Model& before,
               const VersionChoice& choice);
   void Run(Duration interval);
+  // Waits for the time of the next look; false: there is none.
+  bool WaitForLook(Duration interval);
 
   ModelRegistry& registry_;
   RepositoryMetrics& metrics_;
@@ -99,6 +105,7 @@ class RepositoryPoll {
   std::atomic<bool> stopping_{false};
   Mutex mutex_;
   CondVar wake_;
+  int looks_asked_for_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // Last: it uses the others.
 };

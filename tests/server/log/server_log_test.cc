@@ -3,12 +3,22 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
 
 namespace normd {
@@ -39,6 +49,82 @@ TEST_F(ServerLogTest, WritesLinesOfItsLevelAndAboveBeforeItEnds) {
   }
   EXPECT_THAT(ReadSome(), AllOf(HasSubstr("[normd] [warning] a warning of 7\n"),
                                 ::testing::Not(HasSubstr("not this"))));
+}
+
+// The time in `text`, which is in the form that `before` and `after` stand around.
+absl::Time TimeIn(const std::string& text, const std::string& before, const std::string& after) {
+  const std::size_t begin = text.find(before) + before.size();
+  absl::Time time;
+  std::string error;
+  EXPECT_TRUE(absl::ParseTime("%Y-%m-%dT%H:%M:%E*SZ", text.substr(begin, text.find(after) - begin),
+                              absl::UTCTimeZone(), &time, &error))
+      << text << error;
+  return time;
+}
+
+TEST_F(ServerLogTest, WritesTheTimeInUtcWhateverTheLocalTimeIs) {
+  setenv("TZ", "UTC-5:30", 1);
+  tzset();
+  for (const LogFormat format : {LogFormat::kText, LogFormat::kJson}) {
+    ServerLog log(ends_[1], "info", format);
+    spdlog::info("now");
+    log.Flush();
+    const bool json = format == LogFormat::kJson;
+    const absl::Time time =
+        TimeIn(ReadSome(), json ? "{\"time\":\"" : "[",
+               json ? "\",\"level\":\"info\",\"message\":\"now\"}\n" : "] [normd] [info] now\n");
+    EXPECT_LT(absl::AbsDuration(absl::Now() - time), absl::Minutes(1));
+  }
+  unsetenv("TZ");
+  tzset();
+}
+
+TEST_F(ServerLogTest, WritesOneJsonObjectALineWhateverTheMessageHolds) {
+  ServerLog log(ends_[1], "info", LogFormat::kJson);
+  const std::string hostile = "a \"quote\"\n[normd] {\x01 \xff\xc3";
+  spdlog::error("{}", hostile);
+  log.WriteRequestLine("{\"a\": 1}");
+  log.Flush();
+  const std::vector<std::string> lines = absl::StrSplit(ReadSome(), '\n', absl::SkipEmpty());
+  ASSERT_EQ(lines.size(), 2u);
+  const nlohmann::json line = nlohmann::json::parse(lines[0]);
+  EXPECT_EQ(line["level"], "error");
+  EXPECT_EQ(line["message"], "a \"quote\"\n[normd] {\x01 \ufffd\ufffd");
+  EXPECT_EQ(lines[1], "{\"a\": 1}");
+}
+
+TEST_F(ServerLogTest, GoesOnInANewFileOnceTheOldOneWasMovedAway) {
+  const std::string path = ::testing::TempDir() + "/normd_log_" + std::to_string(getpid());
+  const std::string moved = path + ".1";
+  const auto content = [](const std::string& name) {
+    std::ostringstream text;
+    text << std::ifstream(name).rdbuf();
+    return text.str();
+  };
+  absl::StatusOr<Descriptor> file = OpenLogFile(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  {
+    ServerLog log(file->Release(), "info");
+    spdlog::info("before");
+    log.Flush();
+    ASSERT_EQ(rename(path.c_str(), moved.c_str()), 0);
+    spdlog::info("still there");
+    log.Flush();
+    log.Reopen(path);
+    spdlog::info("after");
+    log.Flush();
+    log.Reopen("/nonexistent/log");
+  }
+  EXPECT_THAT(content(moved), AllOf(HasSubstr("before\n"), HasSubstr("still there\n")));
+  EXPECT_THAT(content(path), AllOf(HasSubstr("after\n"),
+                                   HasSubstr("[error] the log goes on where it was: --log_file: "
+                                             "\"/nonexistent/log\": No such file")));
+  EXPECT_THAT(content(path), ::testing::Not(HasSubstr("still there")));
+  struct stat status {};
+  ASSERT_EQ(stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & S_IRWXO, 0u);
+  unlink(path.c_str());
+  unlink(moved.c_str());
 }
 
 TEST_F(ServerLogTest, WritesRequestLinesAsTheyAre) {

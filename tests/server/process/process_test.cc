@@ -90,7 +90,9 @@ TEST(ProcessTest, NoSignalEndsItWithoutADrain) {
     if (signal == SIGPIPE || signal == SIGXFSZ) continue;  // They come of every failed write.
     const std::string name = signal >= SIGRTMIN ? "RTMIN+" + std::to_string(signal - SIGRTMIN)
                                                 : std::string(sigabbrev_np(signal));
-    EXPECT_NE(normd.child().ReadUntil("received SIG" + name + ", which is ignored"), "") << name;
+    const std::string outcome =
+        signal == SIGHUP ? ": looking at the model repository" : ", which is ignored";
+    EXPECT_NE(normd.child().ReadUntil("received SIG" + name + outcome), "") << name;
   }
   grpc::ClientContext context;
   v1::NormalizeResponse response;
@@ -372,6 +374,51 @@ TEST_F(ProcessModelsTest, IsReadyOnceAModelIsLoaded) {
   std::filesystem::remove_all(root_ + "/rms_norm_4096");
   EXPECT_NE(normd.child().ReadUntil("health is NOT_SERVING: no model is loaded any more"), "");
   EXPECT_FALSE(IsReady(normd));
+}
+
+TEST_F(ProcessModelsTest, LoadsOnSighupWhatHasCome) {
+  Add("rms_norm_4096");
+  NormdProcess normd({"--model_repository=" + root_, "--lame_duck=0s"});
+  ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
+  Add("layer_norm_1024");
+  normd.child().Signal(SIGHUP);
+  EXPECT_NE(normd.child().ReadUntil("model layer_norm_1024, version 1: loaded"), "");
+  std::filesystem::remove_all(root_ + "/layer_norm_1024");
+  normd.child().Signal(SIGHUP);
+  EXPECT_NE(normd.child().ReadUntil("model layer_norm_1024, version 1: unloaded"), "");
+  EXPECT_TRUE(IsReady(normd));
+}
+
+// Waits until the file has `text`, of a child that has not ended.
+void WaitForText(const std::string& path, const std::string& text) {
+  std::string found;
+  while (found.find(text) == std::string::npos) {
+    std::ifstream file(path);
+    found.assign(std::istreambuf_iterator<char>(file), {});
+    std::this_thread::yield();
+  }
+}
+
+TEST_F(ProcessModelsTest, OpensItsLogFileAgainOnSighup) {
+  Add("rms_norm_4096");
+  const std::string path = root_ + "/.log";
+  ChildProcess normd({NORMD_BINARY, "--model_repository=" + root_, "--device=cpu",
+                      "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--lame_duck=0s",
+                      "--log_file=" + path, "--log_format=json"});
+  WaitForText(path, "\"message\":\"serving: ");
+  std::filesystem::rename(path, path + ".1");
+  normd.Signal(SIGHUP);
+  WaitForText(path, "received SIGHUP");
+  normd.Signal(SIGTERM);
+  EXPECT_EQ(normd.Wait(), 0);
+  EXPECT_EQ(normd.output(), "");
+  WaitForText(path, "\"message\":\"stopped\"}\n");
+}
+
+TEST_F(ProcessModelsTest, FailsToStartWhereTheLogFileCannotBeOpened) {
+  NormdProcess normd({"--log_file=" + root_});
+  EXPECT_EQ(normd.child().Wait(), 1);
+  EXPECT_EQ(normd.child().output(), "normd: --log_file: \"" + root_ + "\": Is a directory\n");
 }
 
 TEST_F(ProcessModelsTest, IsReadyWithoutModelsWhereThatIsAllowed) {
