@@ -97,6 +97,7 @@ Access::Access(AccessFiles files, Callers& callers, Metrics& metrics)
     : files_(std::move(files)),
       callers_(callers),
       metrics_(metrics),
+      policy_metrics_(metrics.ForPolicy()),
       nobody_(metrics.ForIdentity("")) {}
 
 absl::StatusOr<std::unique_ptr<Access>> Access::Create(const AccessFiles& files, Callers& callers,
@@ -192,6 +193,7 @@ absl::Status Access::CheckFilesOrThrow() {
     return absl::OkStatus();
   }
   if (absl::Status status = Take(*std::move(read)); !status.ok()) return status;
+  policy_metrics_.RecordReload(/*taken=*/true);
   Log("taken anew: ", *state());
   return absl::OkStatus();
 }
@@ -205,6 +207,7 @@ absl::Status Access::CheckFiles() {
   }
   const std::string error = status.ok() ? "" : std::string(status.message());
   if (!error.empty() && error != last_error_) {
+    policy_metrics_.RecordReload(/*taken=*/false);
     spdlog::error("policy: the one before goes on to hold: {}", error);
   }
   if (error.empty() && !last_error_.empty()) spdlog::info("policy: its files are right again");

@@ -111,6 +111,7 @@ class Access {
   const AccessFiles files_;
   Callers& callers_;
   Metrics& metrics_;
+  PolicyMetrics& policy_metrics_;
   const std::shared_ptr<IdentityMetrics> nobody_;  // shared: as an account's.
   WeakTable<Account> accounts_;                    // Those of some state that a call may have.
   // CheckFiles' own.

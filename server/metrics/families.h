@@ -44,6 +44,7 @@ enum class Family {
   kUndeliveredBytes,
   kCertificateNotAfter,
   kCertificateReloads,
+  kPolicyReloads,
   kSharedRegions,
   kSharedRegionBytes,
   kSharedRegionsRefused,

@@ -239,6 +239,14 @@ class TlsMetrics {
   virtual void RecordReload(bool /*taken*/) {}
 };
 
+// The policy and its tokens.
+class PolicyMetrics {
+ public:
+  virtual ~PolicyMetrics() = default;
+  // New files were there, and taken or not.
+  virtual void RecordReload(bool /*taken*/) {}
+};
+
 }  // namespace normd
 
 #endif  // NORMD_SERVER_METRICS_HANDLES_H_

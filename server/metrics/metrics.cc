@@ -124,6 +124,30 @@ class TlsSeries final : public TlsMetrics {
   std::atomic<std::int64_t> refused_{0};
 };
 
+// Relaxed: nothing else is published with these.
+class PolicySeries final : public PolicyMetrics {
+ public:
+  void RecordReload(bool taken) override {
+    (taken ? taken_ : refused_).fetch_add(1, std::memory_order_relaxed);
+  }
+  void Show() { shown_.store(true, std::memory_order_relaxed); }
+
+  void Collect(FamilyList& out) const {
+    if (!shown_.load(std::memory_order_relaxed)) return;
+    const auto add = [&out](absl::string_view result, const std::atomic<std::int64_t>& number) {
+      out.Add(Family::kPolicyReloads, {result},
+              static_cast<double>(number.load(std::memory_order_relaxed)));
+    };
+    add("taken", taken_);
+    add("refused", refused_);
+  }
+
+ private:
+  std::atomic<bool> shown_{false};
+  std::atomic<std::int64_t> taken_{0};
+  std::atomic<std::int64_t> refused_{0};
+};
+
 constexpr absl::string_view kRegionPlaneNames[] = {"named", "descriptor", "device"};
 static_assert(std::size(kRegionPlaneNames) == kRegionPlanes);
 constexpr absl::string_view kRegionRefusalNames[] = {"off", "name", "file", "device", "limit"};
@@ -249,6 +273,10 @@ class MetricsImpl final : public Metrics {
   }
   ConnectionMetrics& ForConnections() override { return connections_; }
   TlsMetrics& ForTls() override { return tls_; }
+  PolicyMetrics& ForPolicy() override {
+    policy_.Show();
+    return policy_;
+  }
   RegionMetrics& ForRegions() override { return regions_; }
   RepositoryMetrics& ForRepository() override { return repository_; }
 
@@ -314,6 +342,7 @@ class MetricsImpl final : public Metrics {
     out.Add(Family::kPayloadBytes, {"out"}, static_cast<double>(payload_bytes_.Sum(1)));
     connections_.Collect(out);
     tls_.Collect(out);
+    policy_.Collect(out);
     regions_.Collect(out);
     repository_.Collect(out);
     models_->Collect(out);
@@ -390,6 +419,7 @@ class MetricsImpl final : public Metrics {
   ShardedCells payload_bytes_{2};  // In, out.
   ConnectionSeries connections_;
   TlsSeries tls_;
+  PolicySeries policy_;
   RegionSeries regions_;
   RepositorySeries repository_;
   std::atomic<bool> ready_{false};

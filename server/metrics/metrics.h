@@ -53,6 +53,8 @@ class Metrics {
   virtual std::shared_ptr<IdentityMetrics> ForIdentity(absl::string_view name) = 0;
   virtual ConnectionMetrics& ForConnections() = 0;
   virtual TlsMetrics& ForTls() = 0;
+  // Its series are there from the first call on.
+  virtual PolicyMetrics& ForPolicy() = 0;
   virtual RegionMetrics& ForRegions() = 0;
   virtual RepositoryMetrics& ForRepository() = 0;
   // A lane is working from here on.

@@ -16,6 +16,7 @@ class NoMetrics final : public Metrics {
   }
   ConnectionMetrics& ForConnections() override { return connections_; }
   TlsMetrics& ForTls() override { return tls_; }
+  PolicyMetrics& ForPolicy() override { return policy_; }
   RegionMetrics& ForRegions() override { return regions_; }
   RepositoryMetrics& ForRepository() override { return repository_; }
   LaneMetrics& ForLane(absl::string_view, absl::string_view) override { return lane_; }
@@ -36,6 +37,7 @@ class NoMetrics final : public Metrics {
   IdentityMetrics identity_;
   ConnectionMetrics connections_;
   TlsMetrics tls_;
+  PolicyMetrics policy_;
   RegionMetrics regions_;
   RepositoryMetrics repository_;
   LaneMetrics lane_;

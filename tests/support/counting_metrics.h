@@ -99,6 +99,14 @@ class CountingTlsMetrics final : public TlsMetrics {
   std::atomic<std::int64_t> refused{0};
 };
 
+class CountingPolicyMetrics final : public PolicyMetrics {
+ public:
+  void RecordReload(bool was_taken) override { ++(was_taken ? taken : refused); }
+
+  std::atomic<std::int64_t> taken{0};
+  std::atomic<std::int64_t> refused{0};
+};
+
 class CountingRegionMetrics final : public RegionMetrics {
  public:
   void AddMapped(RegionPlane, std::int64_t more, std::int64_t more_bytes) override {
@@ -156,6 +164,7 @@ class CountingMetrics final : public Metrics {
   std::shared_ptr<IdentityMetrics> ForIdentity(absl::string_view name) override;
   ConnectionMetrics& ForConnections() override { return connections; }
   TlsMetrics& ForTls() override { return tls; }
+  PolicyMetrics& ForPolicy() override { return policy; }
   RegionMetrics& ForRegions() override { return regions; }
   RepositoryMetrics& ForRepository() override { return repository; }
   LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) override;
@@ -174,6 +183,7 @@ class CountingMetrics final : public Metrics {
   CountingModelMetrics no_model;
   CountingConnectionMetrics connections;
   CountingTlsMetrics tls;
+  CountingPolicyMetrics policy;
   CountingRegionMetrics regions;
   CountingRepositoryMetrics repository;
   std::atomic<std::int64_t> inflight_bytes{0};

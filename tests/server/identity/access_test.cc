@@ -206,6 +206,8 @@ TEST_F(AccessTest, WhatIsWrongLeavesTheOldStateUntilItIsMended) {
     EXPECT_TRUE((*access)->CheckFiles().ok()) << name;
     EXPECT_EQ(WhoIs(**access, WithToken(BearerOf('t'))), "by_token") << name;
   }
+  EXPECT_EQ(metrics_.policy.refused, static_cast<std::int64_t>(faults.size()));
+  EXPECT_EQ(metrics_.policy.taken, 1);  // With the first repair, one token of two went.
 }
 
 TEST_F(AccessTest, ACallKeepsThePolicyItCameUnderAndAnIdentityItsAccount) {

@@ -374,6 +374,15 @@ TEST_F(MetricsTest, TheRepositoryIsCountedByStateAndResult) {
   }
 }
 
+TEST_F(MetricsTest, ReloadsOfAPolicyAreCountedWhereThereIsOne) {
+  EXPECT_THAT(metrics_->Scrape(), ::testing::Not(::testing::HasSubstr("normd_policy_reloads")));
+  PolicyMetrics& policy = metrics_->ForPolicy();
+  EXPECT_EQ(*Scrape().Value("normd_policy_reloads_total", {{"result", "taken"}}), 0);
+  for (const bool taken : {true, false, true}) policy.RecordReload(taken);
+  EXPECT_EQ(*Scrape().Value("normd_policy_reloads_total", {{"result", "taken"}}), 2);
+  EXPECT_EQ(*Scrape().Value("normd_policy_reloads_total", {{"result", "refused"}}), 1);
+}
+
 TEST_F(MetricsTest, RegionsAreCountedByKindReasonAndDirection) {
   RegionMetrics& regions = metrics_->ForRegions();
   regions.AddMapped(RegionPlane::kNamed, 2, 8192);
