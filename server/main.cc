@@ -42,6 +42,7 @@
 #include "server/log/server_log.h"
 #include "server/metrics/exposer.h"
 #include "server/metrics/metrics.h"
+#include "server/metrics/saturation.h"
 #include "server/model/registry.h"
 #include "server/model/repository_poll.h"
 #include "server/net/process_limits.h"
@@ -344,6 +345,8 @@ int Serve(const ServerConfig& config, ServerLog& log) {
   const bool on_cpu = lanes.front()->device() == "cpu";
   BatchQueue queue(QueueOf(config, on_cpu), clock);
   queue.StageWith((*backend)->stager());
+  Saturation saturation([&queue] { return queue.TimeWithBacklog(); }, clock);
+  metrics->WatchSaturation([&saturation] { return saturation.Ratio(); });
   Executor executor(std::move(lanes), queue, (*backend)->MakeInlineLanes(),
                     on_cpu ? 0 : config.device_small_lanes);
   const std::unique_ptr<RequestLog> request_log = MakeRequestLog(config, log);

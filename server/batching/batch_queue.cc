@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cassert>
+#include <chrono>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -61,6 +62,10 @@ struct BatchQueue::Impl {
   Wake PlanSpin(TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Compute(InlineRun run);
   Wake Plan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // From now on a batch may go, or none may.
+  void CountBacklog(bool may_go) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // That of the present backlog, as far as it counts.
+  Duration PresentBacklog() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Send(const Wake& wake);
   void WaitForBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Returns when this taker is called or has spun for long enough.
@@ -82,6 +87,9 @@ struct BatchQueue::Impl {
   mutable Mutex mutex;
   WaitingSet waiting ABSL_GUARDED_BY(mutex);
   bool closed ABSL_GUARDED_BY(mutex) = false;
+  bool has_backlog ABSL_GUARDED_BY(mutex) = false;
+  TimePoint backlog_since ABSL_GUARDED_BY(mutex){};
+  Duration backlog_before ABSL_GUARDED_BY(mutex){};  // Of those that are over.
   int idle_takers ABSL_GUARDED_BY(mutex) = 0;
   bool taker_called ABSL_GUARDED_BY(mutex) = false;
   bool taker_spins ABSL_GUARDED_BY(mutex) = false;
@@ -147,11 +155,26 @@ BatchQueue::Impl::Wake BatchQueue::Impl::Plan() {
   } else if (next != kAtOnce && next != kNever && !has_timer && !taker_called) {
     wake.one_idle = taker_called = idle_takers > 0;
   }
+  CountBacklog(next == kAtOnce);
   if (reaper_sleeps && waiting.NextDeadline() < reaper_until) {
     wake.reaper = true;
     reaper_until = waiting.NextDeadline();
   }
   return wake;
+}
+
+void BatchQueue::Impl::CountBacklog(bool may_go) {
+  if (may_go == has_backlog) return;
+  backlog_before += PresentBacklog();
+  has_backlog = may_go;
+  if (may_go) backlog_since = clock.Now();
+}
+
+Duration BatchQueue::Impl::PresentBacklog() const {
+  constexpr Duration kLeast = std::chrono::milliseconds(1);
+  if (!has_backlog) return Duration(0);
+  const Duration lasts = clock.Now() - backlog_since;
+  return lasts < kLeast ? Duration(0) : lasts;
 }
 
 // After the lock is released: a thread that wakes finds it free.
@@ -392,6 +415,11 @@ void BatchQueue::Abort(const absl::Status& status) {
 std::int64_t BatchQueue::waiting_requests() const {
   MutexLock lock(impl_->mutex);
   return impl_->waiting.size();
+}
+
+Duration BatchQueue::TimeWithBacklog() const {
+  MutexLock lock(impl_->mutex);
+  return impl_->backlog_before + impl_->PresentBacklog();
 }
 
 }  // namespace normd

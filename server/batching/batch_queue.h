@@ -77,6 +77,9 @@ class BatchQueue {
   void Abort(const absl::Status& status);
 
   std::int64_t waiting_requests() const;
+  // The time, since the queue began, in which there was always a batch that could go and that
+  // nobody had taken yet. What lasts less than a millisecond does not count: a taker has to wake.
+  Duration TimeWithBacklog() const;
 
  private:
   struct Impl;

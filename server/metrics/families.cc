@@ -37,6 +37,12 @@ constexpr Description kDescriptions[] = {
      "server; gather, copy_in, compute and copy_out are those of the whole batch."},
     {"normd_batch_requests", MetricType::Histogram, {"model"}, "Requests computed in one batch."},
     {"normd_batch_bytes", MetricType::Histogram, {"model"}, "Input bytes computed in one batch."},
+    {"normd_saturation_ratio",
+     MetricType::Gauge,
+     {},
+     "The share of time in which calls had to wait, for a thread or for a lane: 0 when idle, near "
+     "1 "
+     "when all wait."},
     {"normd_queue_requests",
      MetricType::Gauge,
      {"model"},

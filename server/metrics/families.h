@@ -18,6 +18,7 @@ enum class Family {
   kStageDuration,
   kBatchRequests,
   kBatchBytes,
+  kSaturation,
   kQueueRequests,
   kQueueLimitRequests,
   kInflightBytes,

@@ -321,6 +321,11 @@ class MetricsImpl final : public Metrics {
     lost_log_lines_ = std::move(read);
   }
 
+  void WatchSaturation(std::function<double()> read) override {
+    MutexLock lock(mutex_);
+    saturation_ = std::move(read);
+  }
+
   std::string Scrape() override {
     std::ostringstream out;
     prometheus::TextSerializer().Serialize(out, Collect());
@@ -349,7 +354,7 @@ class MetricsImpl final : public Metrics {
     identities_->Collect(out);
     CollectLanes(out);
     CollectPools(out);
-    CollectLog(out);
+    CollectWatches(out);
     return std::move(out).Take();
   }
 
@@ -403,13 +408,16 @@ class MetricsImpl final : public Metrics {
     }
   }
 
-  void CollectLog(FamilyList& out) const {
-    std::function<std::int64_t()> read;
+  void CollectWatches(FamilyList& out) const {
+    std::function<std::int64_t()> lost_log_lines;
+    std::function<double()> saturation;
     {
       MutexLock lock(mutex_);
-      read = lost_log_lines_;
+      lost_log_lines = lost_log_lines_;
+      saturation = saturation_;
     }
-    if (read) out.Add(Family::kLostLogLines, {}, static_cast<double>(read()));
+    if (lost_log_lines) out.Add(Family::kLostLogLines, {}, static_cast<double>(lost_log_lines()));
+    if (saturation) out.Add(Family::kSaturation, {}, saturation());
   }
 
   const BuildInfo build_;
@@ -431,6 +439,7 @@ class MetricsImpl final : public Metrics {
   std::map<std::pair<std::string, std::string>, LaneSeries> lanes_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::string> devices_ ABSL_GUARDED_BY(mutex_);  // Their descriptions.
   std::function<std::int64_t()> lost_log_lines_ ABSL_GUARDED_BY(mutex_);
+  std::function<double()> saturation_ ABSL_GUARDED_BY(mutex_);
   // weak: the handle that WatchPool gave owns the watch.
   std::vector<std::weak_ptr<PoolWatch>> watches_ ABSL_GUARDED_BY(mutex_);
 };

@@ -72,6 +72,9 @@ class Metrics {
   // Calls `read` at each scrape, for as long as this lives: the log lines that were lost so far.
   virtual void WatchLostLogLines(std::function<std::int64_t()> read) = 0;
 
+  // The same for the share of time in which calls had to wait: see Saturation.
+  virtual void WatchSaturation(std::function<double()> read) = 0;
+
   // The whole exposition in Prometheus' text format, without the process's own series. Counts as a
   // scrape for the series of models that are gone.
   virtual std::string Scrape() = 0;

@@ -29,6 +29,7 @@ class NoMetrics final : public Metrics {
     return nullptr;
   }
   void WatchLostLogLines(std::function<std::int64_t()>) override {}
+  void WatchSaturation(std::function<double()>) override {}
   std::string Scrape() override { return ""; }
   std::vector<prometheus::MetricFamily> Collect() override { return {}; }
 

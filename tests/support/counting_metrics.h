@@ -175,6 +175,7 @@ class CountingMetrics final : public Metrics {
   void SetReady(bool value) override { ready = value; }
   std::shared_ptr<void> WatchPool(std::string pool, std::function<PoolUse()> read) override;
   void WatchLostLogLines(std::function<std::int64_t()>) override {}
+  void WatchSaturation(std::function<double()>) override {}
   std::string Scrape() override { return ""; }
   std::vector<prometheus::MetricFamily> Collect() override;
 

@@ -16,6 +16,7 @@ namespace normd {
 namespace {
 
 using std::chrono::microseconds;
+using std::chrono::milliseconds;
 using testing::ElementsAre;
 
 TEST_F(BatchQueueTest, HasNothingWhenEmpty) {
@@ -23,6 +24,35 @@ TEST_F(BatchQueueTest, HasNothingWhenEmpty) {
   EXPECT_EQ(poll.batch, nullptr);
   EXPECT_EQ(poll.ask_again, kNever);
   EXPECT_FALSE(poll.finished);
+}
+
+TEST_F(BatchQueueTest, CountsTheTimeInWhichABatchCouldGoAndNobodyTookIt) {
+  clock_.Advance(milliseconds(7));
+  EXPECT_EQ(queue().TimeWithBacklog(), milliseconds(0));
+  Push(model_);
+  clock_.Advance(milliseconds(5));
+  Push(model_);
+  EXPECT_EQ(queue().TimeWithBacklog(), milliseconds(5));
+  clock_.Advance(milliseconds(20));
+  Pull();
+  clock_.Advance(milliseconds(100));
+  EXPECT_EQ(queue().TimeWithBacklog(), milliseconds(25));
+}
+
+TEST_F(BatchQueueTest, WhatATakerNeedsToWakeIsNoBacklog) {
+  for (int i = 0; i < 100; ++i) {
+    Push(model_);
+    clock_.Advance(microseconds(900));
+    Pull();
+  }
+  EXPECT_EQ(queue().TimeWithBacklog(), milliseconds(0));
+}
+
+TEST_F(BatchQueueTest, WhatIsHeldBackForCompanyIsNoBacklog) {
+  options_.limits.max_queue_delay = std::chrono::seconds(1);
+  Push(model_);
+  clock_.Advance(milliseconds(500));
+  EXPECT_EQ(queue().TimeWithBacklog(), milliseconds(0));
 }
 
 TEST_F(BatchQueueTest, DifferentSampleCountsAndSpatialSizesShareABatchInOrderOfArrival) {

@@ -383,6 +383,14 @@ TEST_F(MetricsTest, ReloadsOfAPolicyAreCountedWhereThereIsOne) {
   EXPECT_EQ(*Scrape().Value("normd_policy_reloads_total", {{"result", "refused"}}), 1);
 }
 
+TEST_F(MetricsTest, SaturationIsReadAtEachScrape) {
+  double ratio = 0.25;
+  metrics_->WatchSaturation([&ratio] { return ratio; });
+  EXPECT_EQ(*Scrape().Value("normd_saturation_ratio"), 0.25);
+  ratio = 1;
+  EXPECT_EQ(*Scrape().Value("normd_saturation_ratio"), 1);
+}
+
 TEST_F(MetricsTest, RegionsAreCountedByKindReasonAndDirection) {
   RegionMetrics& regions = metrics_->ForRegions();
   regions.AddMapped(RegionPlane::kNamed, 2, 8192);

@@ -3,14 +3,22 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "server/metrics/saturation.h"
+#include "tests/support/fake_clock.h"
 
 namespace normd {
 namespace {
@@ -98,6 +106,87 @@ TEST(ProcessCollectorTest, TellsOfThisProcess) {
   while (std::clock() - begin < CLOCKS_PER_SEC / 20) {
   }
   EXPECT_GT(Values(collector).at("process_cpu_seconds_total"), cpu);
+}
+
+// Two threads that gRPC runs handlers on, one of another kind, and what the test says of lanes.
+class SaturationTest : public ::testing::Test {
+ protected:
+  SaturationTest() {
+    for (const char* thread : {"1", "2", "3"}) {
+      std::filesystem::create_directories(proc_.path() + "/self/task/" + thread);
+      proc_.Write(absl::StrCat("self/task/", thread, "/comm"),
+                  thread == std::string("3") ? "lane cpu:0\n" : "nexting_thread\n");
+      Busy(thread, std::chrono::seconds(0), std::chrono::seconds(0));
+    }
+  }
+  void Busy(const std::string& thread, Duration ran, Duration waited) const {
+    proc_.Write("self/task/" + thread + "/schedstat",
+                absl::StrCat(ran.count(), " ", waited.count(), " 9\n"));
+  }
+
+  const FakeProc proc_;
+  FakeClock clock_;
+  Duration backlog_{};
+  Saturation saturation_{[this] { return backlog_; }, clock_, proc_.path()};
+};
+
+TEST_F(SaturationTest, IsTheShareOfTimeInWhichHandlersWorkedOrWaitedForACore) {
+  using std::chrono::seconds;
+  EXPECT_EQ(saturation_.Ratio(), 0);
+  clock_.Advance(seconds(20));
+  Busy("1", seconds(10), seconds(2));
+  Busy("2", seconds(1), seconds(3));
+  Busy("3", seconds(20), seconds(0));
+  EXPECT_DOUBLE_EQ(saturation_.Ratio(), 16.0 / 40);
+  clock_.Advance(seconds(20));
+  EXPECT_DOUBLE_EQ(saturation_.Ratio(), 0);
+}
+
+TEST_F(SaturationTest, IsTheShareOfTimeWithoutALaneWhereThatIsMore) {
+  using std::chrono::seconds;
+  clock_.Advance(seconds(10));
+  Busy("1", seconds(1), seconds(0));
+  backlog_ = seconds(9);
+  EXPECT_DOUBLE_EQ(saturation_.Ratio(), 0.9);
+  backlog_ = seconds(30);
+  clock_.Advance(seconds(20));
+  EXPECT_EQ(saturation_.Ratio(), 1);
+}
+
+TEST_F(SaturationTest, HowOftenItIsAskedDoesNotChangeTheTimeThatItIsOf) {
+  using std::chrono::seconds;
+  for (int second = 1; second <= 100; ++second) {
+    clock_.Advance(seconds(1));
+    if (second % 2 == 0) backlog_ += seconds(1);
+    const double ratio = saturation_.Ratio();
+    if (second < 10) continue;
+    EXPECT_GE(ratio, 0.4) << second;
+    EXPECT_LE(ratio, 0.6) << second;
+  }
+}
+
+TEST(SaturationOfThisProcessTest, SeesThreadsOfThatNameAtWork) {
+  if (!std::ifstream("/proc/self/schedstat")) GTEST_SKIP() << "the system tells nothing of threads";
+  std::atomic<bool> stop{false};
+  std::thread busy([&stop] {
+    pthread_setname_np(pthread_self(), "nexting_thread");
+    while (!stop) continue;
+  });
+  SteadyClock clock;
+  Saturation saturation([] { return Duration(0); }, clock);
+  double ratio = 0;
+  while (ratio < 0.5) ratio = saturation.Ratio();
+  stop = true;
+  busy.join();
+  EXPECT_LE(ratio, 1);
+}
+
+TEST(SaturationOfThisProcessTest, IsZeroWhereTheSystemDoesNotTell) {
+  const FakeProc empty;
+  FakeClock clock;
+  Saturation saturation([] { return Duration(0); }, clock, empty.path());
+  clock.Advance(std::chrono::seconds(10));
+  EXPECT_EQ(saturation.Ratio(), 0);
 }
 
 }  // namespace
