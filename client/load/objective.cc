@@ -1,6 +1,7 @@
 #include "client/load/objective.h"
 
 #include <chrono>
+#include <cmath>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,12 @@ namespace normd::load {
 
 std::string Objective::ToString() const {
   return absl::StrCat("p", percent, " <= ", absl::FormatDuration(absl::FromChrono(limit)));
+}
+
+std::int64_t Objective::LeastResponses() const {
+  if (percent >= 100) return 1;  // The longest is what is asked for.
+  constexpr double kRounding = 1e-6;
+  return static_cast<std::int64_t>(std::ceil(100 / (100 - percent) - kRounding));
 }
 
 absl::StatusOr<Objective> ParseObjective(absl::string_view text) {

@@ -18,6 +18,8 @@ struct Objective {
   Duration limit{0};
 
   std::string ToString() const;  // "p99 <= 5ms"
+  // With fewer responses the percentile is the longest of them, and tells nothing.
+  std::int64_t LeastResponses() const;
 };
 
 // Parses "p99=5ms". InvalidArgument says what was wanted.

@@ -161,7 +161,8 @@ std::string HelpText() {
       "server\nshows; service time counts from the moment it left.\n\n"
       "Exit codes: 0 done; 1 unreachable server, a wrong response, too many errors, no rate that "
       "meets "
-      "the\nobjective, or an objective missed with --require_slo (the report is still written); 2 "
+      "the\nobjective or too few responses to tell, or an objective missed with --require_slo (the "
+      "report is still written); 2 "
       "the "
       "command\nline is wrong, or a report cannot be written. Ctrl-C stops sending and reports.\n");
 }

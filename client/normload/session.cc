@@ -374,6 +374,14 @@ absl::Status Session::RunSearch(const Attention& attention, Report& report) {
     search.Observe(judged.met);
   }
   report.chosen = best;
+  const std::int64_t responses = report.run().result.measured.ok();
+  if (search.best() > 0 && responses < options_.objective->LeastResponses()) {
+    return absl::OutOfRangeError(absl::StrFormat(
+        "the search knows nothing: the run at %g/s had %d responses, wanted at least %d for p%g: "
+        "--duration or --requests",
+        search.best(), responses, options_.objective->LeastResponses(),
+        options_.objective->percent));
+  }
   if (search.best() > 0) return absl::OkStatus();
   return absl::NotFoundError(absl::StrCat("no rate from ", search_options.least_rate,
                                           "/s on meets ", options_.objective->ToString()));

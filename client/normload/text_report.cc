@@ -188,8 +188,9 @@ std::string TextReport(const Report& report) {
   absl::StrAppendFormat(&text, "  sent           %s%s\n", mix, PlaneText(options.plane));
   if (report.several() && !report.runs.empty()) {
     text += RunsTable(report);
-    absl::StrAppendFormat(&text, "at %g%s\n", report.run().load,
-                          options.find_max ? ", the highest rate that met the objective" : "");
+    absl::StrAppendFormat(
+        &text, "at %g%s\n", report.run().load,
+        options.find_max && report.error.ok() ? ", the highest rate that met the objective" : "");
   }
   if (report.runs.empty()) return text + "  nothing was measured\n";
   text += RunText(report.run().result, options);

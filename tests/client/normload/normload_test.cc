@@ -279,11 +279,20 @@ TEST_F(NormloadTest, ASweepGoesOnBeyondErrorsAndFailsAtTheEnd) {
 
 TEST_F(NormloadTest, TheSearchEndsWithTheHighestRateThatMeetsTheObjective) {
   // Every rate meets an hour.
-  Run({"--model=norm", "--shape=1x4x5", "--find_max", "--slo=p99=1h", "--requests=2",
+  Run({"--model=norm", "--shape=1x4x5", "--find_max", "--slo=p50=1h", "--requests=2",
        "--arrival=constant"});
   EXPECT_EQ(code_, kExitOk) << err_;
   EXPECT_EQ(report_["load"], 1e6);
   EXPECT_EQ(report_["result"]["objective"]["met"], true);
+}
+
+TEST_F(NormloadTest, ASearchWhoseRunsAreTooShortSaysThatItKnowsNothing) {
+  Run({"--model=norm", "--shape=1x4x5", "--find_max", "--slo=p99=1h", "--requests=10",
+       "--arrival=constant"});
+  EXPECT_EQ(code_, kExitFailed);
+  EXPECT_THAT(err_, HasSubstr("the search knows nothing: the run at 1e+06/s had 10 responses, "
+                              "wanted at least 100 for p99: --duration or --requests"));
+  EXPECT_THAT(out_, Not(HasSubstr("the highest rate that met")));
 }
 
 TEST_F(NormloadTest, AnObjectiveThatNoRateMeetsIsAFailure) {
