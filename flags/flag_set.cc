@@ -57,18 +57,25 @@ const FlagSet::Flag* FlagSet::Find(absl::string_view name) const {
   return it == flags_.end() ? nullptr : &*it;
 }
 
-std::string FlagSet::Suggestion(absl::string_view name) const {
+std::string FlagSet::Nearest(absl::string_view word, absl::Span<const std::string> words) {
   constexpr std::size_t kNear = 2;
-  const Flag* nearest = nullptr;
+  std::string nearest;
   std::size_t least = kNear + 1;
-  for (const Flag& flag : flags_) {
-    const std::size_t distance = EditDistance(name, flag.name);
-    // Two letters of a short name are another name.
-    if (distance >= least || 2 * distance >= flag.name.size()) continue;
-    nearest = &flag;
+  for (const std::string& other : words) {
+    const std::size_t distance = EditDistance(word, other);
+    // Two letters of a short word make another word.
+    if (distance >= least || 2 * distance >= other.size()) continue;
+    nearest = other;
     least = distance;
   }
-  return nearest == nullptr ? "" : absl::StrCat("; did you mean --", nearest->name, "?");
+  return nearest;
+}
+
+std::string FlagSet::Suggestion(absl::string_view name) const {
+  std::vector<std::string> names;
+  for (const Flag& flag : flags_) names.push_back(flag.name);
+  const std::string nearest = Nearest(name, names);
+  return nearest.empty() ? "" : absl::StrCat("; did you mean --", nearest, "?");
 }
 
 std::string FlagSet::Wanted(const Flag& flag) {

@@ -102,6 +102,10 @@ class FlagSet {
   // "; did you mean --name?", or nothing.
   std::string Suggestion(absl::string_view name) const;
 
+  // The one of `words` that differs from `word` by two letters at most, fewer in a short one;
+  // empty: none.
+  static std::string Nearest(absl::string_view word, absl::Span<const std::string> words);
+
   // "--name: got, wanted ...".
   static absl::Status Wrong(absl::string_view name, absl::string_view got,
                             absl::string_view wanted);

@@ -8,6 +8,7 @@
 #include "client/channel_security.h"
 #include "client/connection_flags.h"
 #include "client/normctl/command.h"
+#include "client/normctl/completion.h"
 
 namespace normd::client {
 namespace {
@@ -49,11 +50,37 @@ void PrintHelp(std::ostream& out) {
   CommonFlags common;
   FlagSet flags;
   common.AddTo(flags);
-  out << "\nFlags of every command (`normctl COMMAND --help` shows its own):\n"
+  out << "\n`normctl --version` prints the version, `normctl completion bash` a script that "
+         "completes "
+         "command lines.\n\nFlags of every command (`normctl COMMAND --help` shows its own):\n"
       << flags.Help()
       << "\nExit codes: 0 done; 1 the call failed, the response is wrong, or health is not "
          "SERVING;\n"
          "2 the command line is wrong.\n";
+}
+
+std::vector<CommandWords> WordsOfCommands() {
+  std::vector<CommandWords> words;
+  for (const auto& command : MakeCommands()) {
+    CommonFlags common;
+    FlagSet flags;
+    command->AddFlags(flags);
+    common.AddTo(flags);
+    CommandWords& added = words.emplace_back();
+    added.name = command->name();
+    for (const FlagSet::Flag& flag : flags.flags()) {
+      added.flags.push_back(absl::StrCat("--", flag.name, flag.is_bool ? "" : "="));
+    }
+  }
+  return words;
+}
+
+// "; did you mean ...?", or nothing.
+std::string CommandSuggestion(absl::string_view name) {
+  std::vector<std::string> names = {"completion", "help"};
+  for (const auto& command : MakeCommands()) names.emplace_back(command->name());
+  const std::string nearest = FlagSet::Nearest(name, names);
+  return nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?");
 }
 
 int UsageError(std::ostream& err, const std::string& message) {
@@ -94,11 +121,23 @@ int RunNormctl(absl::Span<const std::string> arguments, std::ostream& out, std::
     PrintHelp(out);
     return kExitOk;
   }
+  if (arguments[0] == "--version") {
+    out << "normctl " << NORMD_VERSION << "\n";
+    return kExitOk;
+  }
+  if (arguments[0] == "completion") {
+    if (arguments.size() != 2 || arguments[1] != "bash") {
+      return UsageError(err, "completion: wanted bash, the one shell that there is a script for");
+    }
+    out << BashCompletion(WordsOfCommands());
+    return kExitOk;
+  }
   std::vector<std::unique_ptr<Command>> commands = MakeCommands();
   const auto it = std::find_if(commands.begin(), commands.end(),
                                [&](const auto& c) { return c->name() == arguments[0]; });
   if (it == commands.end()) {
-    return UsageError(err, absl::StrCat("unknown command ", arguments[0]));
+    return UsageError(
+        err, absl::StrCat("unknown command ", arguments[0], CommandSuggestion(arguments[0])));
   }
   Command& command = **it;
 

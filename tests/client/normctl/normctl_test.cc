@@ -1,5 +1,6 @@
 // Every command but `normalize`.
 
+#include <cstdio>
 #include <functional>
 #include <ostream>
 #include <sstream>
@@ -7,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/normctl/print.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
@@ -22,6 +24,52 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 using Json = nlohmann::json;
+
+TEST_F(NormctlTest, TellsItsVersion) {
+  const Ran ran = Invoke({"--version"});
+  EXPECT_EQ(ran.code, kExitOk);
+  EXPECT_THAT(ran.out, ::testing::MatchesRegex("normctl [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
+
+TEST_F(NormctlTest, AMisspeltCommandSuggestsTheNearest) {
+  for (const auto& [wrong, nearest] :
+       std::vector<std::pair<std::string, std::string>>{{"modles", "models"},
+                                                        {"healt", "health"},
+                                                        {"normalise", "normalize"},
+                                                        {"compleation", "completion"}}) {
+    const Ran ran = Invoke({wrong});
+    EXPECT_EQ(ran.code, kExitUsage);
+    EXPECT_THAT(ran.err, HasSubstr("unknown command " + wrong + "; did you mean " + nearest + "?"));
+  }
+  EXPECT_THAT(Invoke({"xyzzy"}).err, HasSubstr("unknown command xyzzy\n"));
+}
+
+// What bash offers behind `words`, of which the last is unfinished.
+std::string Completed(const std::string& script, const std::string& words, int place) {
+  const std::string command =
+      absl::StrCat("bash -c 'source ", script, "; COMP_WORDS=(", words, "); COMP_CWORD=", place,
+                   "; _normctl normctl \"${COMP_WORDS[COMP_CWORD]}\"; echo \"${COMPREPLY[*]}\"'");
+  FILE* const bash = popen(command.c_str(), "r");
+  std::string text;
+  for (int c = getc(bash); c != EOF; c = getc(bash)) text += static_cast<char>(c);
+  EXPECT_EQ(pclose(bash), 0) << command;
+  return text;
+}
+
+TEST_F(NormctlTest, BashCompletesCommandsAndFlags) {
+  const Ran ran = Invoke({"completion", "bash"});
+  ASSERT_EQ(ran.code, kExitOk) << ran.err;
+  const std::string script = folder_.File("completion");
+  test::WriteFile(script, ran.out);
+  EXPECT_EQ(Completed(script, "normctl heal", 1), "health\n");
+  EXPECT_EQ(Completed(script, "normctl comp", 1), "completion\n");
+  EXPECT_EQ(Completed(script, "normctl health --ser", 2), "--service= --server=\n");
+  EXPECT_EQ(Completed(script, "normctl health --js", 2), "--json\n");
+  EXPECT_EQ(Completed(script, "normctl completion b", 2), "bash\n");
+  EXPECT_EQ(Completed(script, "normctl health file", 2), "\n");
+  EXPECT_EQ(Invoke({"completion"}).code, kExitUsage);
+  EXPECT_EQ(Invoke({"completion", "fish"}).code, kExitUsage);
+}
 
 TEST_F(NormctlTest, HealthIsTheExitCode) {
   Ran ran = Call({"health"});
