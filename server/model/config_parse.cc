@@ -1,5 +1,7 @@
 // What an error says of a config's text beyond its schema.
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -43,6 +45,23 @@ constexpr Pair kNoNames[] = {
     {"dim", "axes says which dimensions, normalized_shape how large they are"},
     {"track_running_stats", "running statistics are always used here: leave it out"}};
 
+// Fields of Triton's config.pbtxt that have no counterpart.
+constexpr absl::string_view kTritonNames[] = {"name",
+                                              "platform",
+                                              "backend",
+                                              "max_batch_size",
+                                              "input",
+                                              "output",
+                                              "instance_group",
+                                              "dynamic_batching",
+                                              "optimization",
+                                              "parameters",
+                                              "model_warmup",
+                                              "sequence_batching",
+                                              "default_model_filename",
+                                              "ensemble_scheduling",
+                                              "model_transaction_policy"};
+
 // Other names of values, folded. A value whose name is merely like another's is another function.
 constexpr Pair kOtherValues[] = {
     {"gelu", "GELU_ERF, torch.nn.GELU, or GELU_TANH, its approximate=\"tanh\""},
@@ -75,7 +94,9 @@ constexpr Pair kOtherValues[] = {
 // Where a config has a field of this name, which `message` has not; empty: nowhere.
 std::string WhereItBelongs(const MessageDescriptor& message, const std::string& name) {
   const MessageDescriptor& config = *v1::ModelConfig::descriptor();
-  if (config.FindFieldByName(name) != nullptr) return "it belongs beside the operation, not inside";
+  if (config.FindFieldByName(name) != nullptr) {
+    return "it belongs beside the operation, not inside: is a } missing before it?";
+  }
   std::vector<std::string> owners;
   for (int i = 0; i < config.field_count(); ++i) {
     const MessageDescriptor* const inner = config.field(i)->message_type();
@@ -102,6 +123,12 @@ std::string FieldAdvice(const MessageDescriptor& message, absl::string_view name
   }
   for (const auto& [other, advice] : kNoNames) {
     if (name == other) return std::string(advice);
+  }
+  const bool is_of_triton =
+      std::find(std::begin(kTritonNames), std::end(kTritonNames), name) != std::end(kTritonNames);
+  if (&message == v1::ModelConfig::descriptor() && is_of_triton) {
+    return "that is of Triton's config.pbtxt: here the folder has the model's name, and an "
+           "operation says the rest";
   }
   if (!NearestName(name, FieldsOf(message)).empty()) return "";  // That is said without us.
   return WhereItBelongs(message, std::string(name));

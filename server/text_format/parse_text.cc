@@ -139,7 +139,7 @@ class TextReader final : private google::protobuf::io::ErrorCollector {
                  std::map<const void*, int>& seen) {
     const Tokenizer::Token name = token();
     if (name.type != Tokenizer::TYPE_IDENTIFIER) {
-      return Fail(absl::StrCat("the name of a field", end.empty() ? "" : " or ", end));
+      return FailNoName(name, absl::StrCat("the name of a field", end.empty() ? "" : " or ", end));
     }
     const FieldDescriptor* const field = message.FindFieldByName(name.text);
     if (field == nullptr) return FailUnknown(message, name);
@@ -171,6 +171,25 @@ class TextReader final : private google::protobuf::io::ErrorCollector {
     return lexical_error_.empty();
   }
 
+  // Where the name of a field should stand.
+  bool FailNoName(const Tokenizer::Token& came, absl::string_view wanted) {
+    if (came.type == Tokenizer::TYPE_END && !open_.empty()) {
+      return Fail(
+          open_.back(), absl::StrCat("a ", open_.back().text, " that is not closed"),
+          absl::StrCat(open_.back().text == "{" ? "}" : ">", " before the end of the file"));
+    }
+    if (open_.empty() && (came.text == "}" || came.text == ">")) {
+      return Fail(came, absl::StrCat("a ", came.text, " that closes nothing"), wanted);
+    }
+    if (!is_of_schema_ && (came.text == "{" || came.text == "[")) {
+      return Fail(came, "JSON", "protobuf text format, such as name { other_name: 1 }");
+    }
+    if (came.type == Tokenizer::TYPE_STRING && is_of_schema_) {
+      return Fail(came, "a name in quotes, as in JSON", absl::StrCat(wanted, ", without quotes"));
+    }
+    return Fail(wanted);
+  }
+
   bool FailUnknown(const Descriptor& message, const Tokenizer::Token& name) {
     std::string advice;
     if (schema_.field_advice != nullptr && name.text.size() <= kMaxNameBytes) {
@@ -194,9 +213,12 @@ class TextReader final : private google::protobuf::io::ErrorCollector {
   bool ReadValue(const FieldDescriptor& field, const std::string& path) {
     path_ = path;
     if (const Descriptor* const message = field.message_type(); message != nullptr) {
-      if (Take("{")) return ReadFields(*message, path, "}");
-      if (Take("<")) return ReadFields(*message, path, ">");
-      return Fail("{");
+      const Tokenizer::Token open = token();
+      if (!Take("{") && !Take("<")) return Fail("{");
+      open_.push_back(open);
+      if (!ReadFields(*message, path, open.text == "{" ? "}" : ">")) return false;
+      open_.pop_back();
+      return true;
     }
     Tokenizer::Token value = token();
     const bool negative = Take("-");
@@ -279,7 +301,8 @@ class TextReader final : private google::protobuf::io::ErrorCollector {
   std::string path_;  // The current field's.
   std::string error_;
   std::string lexical_error_;
-  bool is_of_schema_ = false;  // A field of the schema has been read.
+  bool is_of_schema_ = false;           // A field of the schema has been read.
+  std::vector<Tokenizer::Token> open_;  // Braces around what is being read.
   google::protobuf::io::ArrayInputStream input_;
   Tokenizer tokenizer_;  // Last: its errors come here.
 };

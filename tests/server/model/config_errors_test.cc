@@ -32,6 +32,7 @@ using google::protobuf::Descriptor;
 using google::protobuf::EnumDescriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -115,6 +116,45 @@ TEST(ConfigErrorsTest, AWrongValueHasLineFieldWhatCameAndWhatIsPossible) {
     ++tried;
   }
   EXPECT_GT(tried, 100);
+}
+
+TEST(ConfigErrorsTest, ABraceThatIsMissingIsSaidToBe) {
+  EXPECT_EQ(ParseError("dtypes: FLOAT32\nrms_norm {\n  normalized_shape: 4\n"),
+            "line 2, column 10: rms_norm: a { that is not closed, wanted } before the end of the "
+            "file");
+  EXPECT_EQ(ParseError("version_policy <\n  latest { num_versions: 2 }\n"),
+            "line 1, column 16: version_policy: a < that is not closed, wanted > before the end of "
+            "the file");
+  EXPECT_EQ(ParseError("rms_norm {\n  normalized_shape: 4\n}\n}\n"),
+            "line 4, column 1: a } that closes nothing, wanted the name of a field");
+  EXPECT_THAT(ParseError("rms_norm {\n  normalized_shape: 4\ndtypes: FLOAT32\n"),
+              AllOf(HasSubstr("line 3, column 1: rms_norm: unknown field \"dtypes\""),
+                    HasSubstr("is a } missing before it?")));
+  EXPECT_THAT(ParseError("rms_norm\n  normalized_shape: 4\n}\n"),
+              HasSubstr("line 2, column 3: rms_norm: normalized_shape, wanted {"));
+}
+
+TEST(ConfigErrorsTest, JsonIsSaidToBeThat) {
+  for (const char* text : {"{\"rms_norm\": {\"normalized_shape\": [4]}}", "[1]", "\n { }"}) {
+    EXPECT_THAT(ParseError(text), HasSubstr(": JSON, wanted protobuf text format, such as"));
+  }
+  EXPECT_EQ(ParseError("rms_norm: { \"normalized_shape\": 4 }"),
+            "line 1, column 13: rms_norm: a name in quotes, as in JSON, wanted the name of a field "
+            "or }, without quotes");
+  // Nothing is quoted of a file that may be of another kind.
+  EXPECT_THAT(ParseError("\"secret\": 1"), Not(HasSubstr("secret")));
+}
+
+TEST(ConfigErrorsTest, AConfigOfTritonsIsSaidToBeThat) {
+  EXPECT_THAT(ParseError("name: \"resnet\"\nplatform: \"onnxruntime_onnx\"\n"),
+              AllOf(HasSubstr("line 1, column 1: unknown field \"name\""),
+                    HasSubstr("that is of Triton's config.pbtxt: here the folder has the model's "
+                              "name, and an operation says the rest"),
+                    Not(HasSubstr("resnet"))));
+  for (const char* field : {"backend", "max_batch_size", "input", "instance_group"}) {
+    EXPECT_THAT(ParseError(absl::StrCat("rms_norm { normalized_shape: 4 }\n", field, ": 1")),
+                HasSubstr("that is of Triton's config.pbtxt"));
+  }
 }
 
 TEST(ConfigErrorsTest, AnUnknownFieldHasLineMessageNameAndTheFieldsThere) {
