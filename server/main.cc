@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -296,13 +297,19 @@ HttpTlsContext MetricsTlsOf(const ServerConfig& config, const CertificateStore* 
 }
 
 // What of `config` does not fit under the limits of the process's mappings and memory is lowered,
-// and the log says so. ResourceExhausted where no budget would fit.
+// and the log says so. There are no more threads than cores that a control group lets it have.
+// ResourceExhausted where no budget would fit.
 absl::StatusOr<ServerConfig> FittedToProcess(ServerConfig config) {
   const std::int64_t mappings = MappingsLeft();
   const std::string fewer = FitToMappings(config, mappings);
   if (!fewer.empty()) {
     spdlog::warn("{} mappings are left (vm.max_map_count), of which regions may take half: {}",
                  mappings, fewer);
+  }
+  const int cores = CoresOfControlGroups();
+  if (config.cpu_threads == 0 && cores > 0 &&
+      cores < static_cast<int>(std::thread::hardware_concurrency())) {
+    config.cpu_threads = cores;
   }
   const std::int64_t threads = SetLittleAside();
   std::int64_t left = MemoryLeft();

@@ -11,7 +11,10 @@
 #include <iterator>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -40,47 +43,55 @@ std::int64_t LeftOf(decltype(RLIMIT_AS) resource, absl::string_view used) {
   return std::max<std::int64_t>(static_cast<std::int64_t>(limit.rlim_cur) - StatusBytes(used), 0);
 }
 
+// What the file of a group has, and whether it is there.
+bool ReadLine(const std::string& path, std::string& line) {
+  std::ifstream file(path);
+  return static_cast<bool>(std::getline(file, line));
+}
+
 // False where the file is missing or says "max".
 bool ReadNumber(const std::string& path, std::int64_t& value) {
-  std::ifstream file(path);
   std::string line;
-  return std::getline(file, line) && absl::SimpleAtoi(line, &value);
+  return ReadLine(path, line) && absl::SimpleAtoi(line, &value);
 }
 
-// The least that is left of a group's limit and of those above it: each bounds all below.
-std::int64_t LeftOfGroups(const std::string& root, std::string group, const char* limit_file,
-                          const char* used_file) {
-  std::int64_t left = kNoMemoryLimit;
-  for (;;) {
-    std::int64_t limit = 0;
-    std::int64_t used = 0;
-    if (ReadNumber(absl::StrCat(root, group, "/", limit_file), limit) &&
-        ReadNumber(absl::StrCat(root, group, "/", used_file), used)) {
-      left = std::min(left, std::max<std::int64_t>(limit - used, 0));
-    }
-    const std::size_t slash = group.rfind('/');
-    if (slash == std::string::npos) return left;
-    group.resize(slash);
-  }
-}
-
-std::int64_t LeftOfControlGroups() {
-  std::ifstream groups("/proc/self/cgroup");
-  std::int64_t left = kNoMemoryLimit;
+// Calls `look` with the folder of each group of version 2 (`is_v2`), or of `controller` in version
+// 1, that the process is in, and of those above it: each bounds all below.
+void ForEachGroup(const std::string& root, absl::string_view controller,
+                  absl::FunctionRef<void(const std::string& folder, bool is_v2)> look) {
+  std::ifstream groups(root + "/proc/self/cgroup");
   std::string line;
   while (std::getline(groups, line)) {
     // hierarchy:controllers:path
     const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (parts.size() != 3) continue;
+    const bool is_v2 = parts[1].empty();
+    const std::vector<absl::string_view> controllers = absl::StrSplit(parts[1], ',');
+    const auto found = std::find(controllers.begin(), controllers.end(), controller);
+    if (!is_v2 && found == controllers.end()) continue;
     // In a container the path may be that of the host; its root is then the container's group.
-    if (parts[1].empty()) {
-      left =
-          std::min(left, LeftOfGroups("/sys/fs/cgroup", parts[2], "memory.max", "memory.current"));
-    } else if (absl::StrContains(absl::StrCat(",", parts[1], ","), ",memory,")) {
-      left = std::min(left, LeftOfGroups("/sys/fs/cgroup/memory", parts[2], "memory.limit_in_bytes",
-                                         "memory.usage_in_bytes"));
+    const std::string mount =
+        absl::StrCat(root, "/sys/fs/cgroup", is_v2 ? "" : absl::StrCat("/", controller));
+    std::string group = parts[2];
+    for (;;) {
+      look(absl::StrCat(mount, group, "/"), is_v2);
+      const std::size_t slash = group.rfind('/');
+      if (slash == std::string::npos) break;
+      group.resize(slash);
     }
   }
+}
+
+std::int64_t LeftOfControlGroups() {
+  std::int64_t left = kNoMemoryLimit;
+  ForEachGroup("", "memory", [&left](const std::string& folder, bool is_v2) {
+    std::int64_t limit = 0;
+    std::int64_t used = 0;
+    if (ReadNumber(folder + (is_v2 ? "memory.max" : "memory.limit_in_bytes"), limit) &&
+        ReadNumber(folder + (is_v2 ? "memory.current" : "memory.usage_in_bytes"), used)) {
+      left = std::min(left, std::max<std::int64_t>(limit - used, 0));
+    }
+  });
   // Version 1 says "none" by a number near 2^63.
   constexpr std::int64_t kMeaningless = std::int64_t{1} << 60;
   return left >= kMeaningless ? kNoMemoryLimit : left;
@@ -120,6 +131,27 @@ std::int64_t MappingsLeft() {
 std::int64_t MemoryLeft() {
   return std::min(
       {LeftOf(RLIMIT_AS, "VmSize:"), LeftOf(RLIMIT_DATA, "VmData:"), LeftOfControlGroups()});
+}
+
+int CoresOfControlGroups(const std::string& root) {
+  std::int64_t cores = 0;
+  ForEachGroup(root, "cpu", [&cores](const std::string& folder, bool is_v2) {
+    std::int64_t quota = 0;  // Microseconds in each period; below 0, or "max": no limit.
+    std::int64_t period = 0;
+    if (is_v2) {
+      std::string line;
+      if (!ReadLine(folder + "cpu.max", line)) return;
+      const std::pair<absl::string_view, absl::string_view> both = absl::StrSplit(line, ' ');
+      if (!absl::SimpleAtoi(both.first, &quota) || !absl::SimpleAtoi(both.second, &period)) return;
+    } else if (!ReadNumber(folder + "cpu.cfs_quota_us", quota) ||
+               !ReadNumber(folder + "cpu.cfs_period_us", period)) {
+      return;
+    }
+    if (quota <= 0 || period <= 0) return;
+    const std::int64_t allowed = (quota + period - 1) / period;
+    cores = cores == 0 ? allowed : std::min(cores, allowed);
+  });
+  return static_cast<int>(std::min<std::int64_t>(cores, std::numeric_limits<int>::max()));
 }
 
 std::int64_t SetLittleAside() {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 
 namespace normd {
 
@@ -22,6 +23,10 @@ inline constexpr std::int64_t kNoMemoryLimit = std::numeric_limits<std::int64_t>
 // control groups (version 1 and 2); kNoMemoryLimit where there is none. The machine's memory is no
 // limit.
 std::int64_t MemoryLeft();
+
+// How many cores' time the control groups (version 1 and 2) let the process have, rounded up; 0
+// where they set no limit. `root` is where /proc and /sys are.
+int CoresOfControlGroups(const std::string& root = "");
 
 // Where limits count memory that is only set aside (RLIMIT_AS, RLIMIT_DATA), sets little aside from
 // here on: small stacks and, where little is left, one heap. Returns what the threads that a server
