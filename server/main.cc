@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -35,6 +36,7 @@
 #include "server/config/config.h"
 #include "server/config/memory_budget.h"
 #include "server/exec/backends.h"
+#include "server/exec/device_spec.h"
 #include "server/exec/executor.h"
 #include "server/handover/region_listener.h"
 #include "server/http/http_tls.h"
@@ -61,6 +63,7 @@
 #include "server/rpc/server.h"
 #include "server/stop_signals.h"
 #include "server/tls/certificate_store.h"
+#include "server/uncaught.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {
@@ -93,6 +96,25 @@ std::unique_ptr<RequestLog> MakeRequestLog(const ServerConfig& config, ServerLog
 void BoundMemoryKept() {
   constexpr int kArenas = 4;
   mallopt(M_ARENA_MAX, kArenas);
+}
+
+// That the command line names a device and files that there may be. InvalidArgument names the flag.
+absl::Status CheckNames(const ServerConfig& config) {
+  if (absl::Status status = ParseDevice(config.device).status(); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--", status.message()));
+  }
+  const std::pair<const char*, const std::string*> files[] = {
+      {"policy_file", &config.policy_file},
+      {"tokens_file", &config.tokens_file},
+      {"tls_cert", &config.tls_cert},
+      {"tls_key", &config.tls_key},
+      {"tls_client_ca", &config.tls_client_ca}};
+  for (const auto& [flag, path] : files) {
+    if (path->empty() || access(path->c_str(), F_OK) == 0 || errno != ENOENT) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, ": \"", Printable(*path), "\": no such file"));
+  }
+  return absl::OkStatus();
 }
 
 // Before there is a log.
@@ -416,14 +438,15 @@ int Serve(const ServerConfig& config, ServerLog& log) {
 }  // namespace normd
 
 int main(int argc, char** argv) {
+  normd::EndWithAMessage();
   normd::OpenStandardStreams();
   // The readers of the log or a socket may leave, and a file of the log may reach its limit.
   for (const int of_write : {SIGPIPE, SIGXFSZ}) signal(of_write, SIG_IGN);
   const auto line = normd::ParseCommandLine(absl::MakeConstSpan(argv + 1, argv + argc));
-  if (!line.ok()) {
-    normd::LineWriter(STDERR_FILENO, {})
-        .Write(absl::StrCat("normd: ", line.status().message(), "\n"));
-    return normd::kWrongCommandLine;
+  if (!line.ok()) return normd::Complain(line.status(), normd::kWrongCommandLine);
+  if (!line->help && !line->version) {
+    const absl::Status status = normd::CheckNames(line->config);
+    if (!status.ok()) return normd::Complain(status, normd::kWrongCommandLine);
   }
   if (line->help) {
     std::printf("normd %s: normalizes tensors over gRPC\n\n%s", NORMD_VERSION,

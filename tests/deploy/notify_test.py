@@ -89,7 +89,7 @@ class NotifyTest(unittest.TestCase):
     def test_a_start_that_fails_is_not_ready(self):
         path = str(self.folder / "notify")
         with Manager(path) as manager:
-            with normd(path, "--policy_file=/nowhere") as process:
+            with normd(path, "--model_repository=/nowhere") as process:
                 process.wait_for("cannot start", LIMIT_S)
             self.assertEqual(process.exit_code, 1)
             self.assertIsNone(manager.has_heard())

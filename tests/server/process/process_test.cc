@@ -309,13 +309,37 @@ TEST(ProcessTest, FailsToStartWithoutARepository) {
 }
 
 TEST(ProcessTest, RefusesAWrongCommandLineWithTwo) {
-  for (const char* wrong : {"--no_such_flag=1", "positional", "--max_request_bytes=many",
-                            "--max_request_bytes=0", "--device=abacus"}) {
+  for (const auto& [wrong, message] : std::vector<std::pair<std::string, std::string>>{
+           {"--no_such_flag=1", "no such flag"},
+           {"positional", "wanted only flags"},
+           {"--max_request_bytes=many", "cannot be read"},
+           {"--max_request_bytes=0", "wanted from 1"},
+           {"--device=gpu", "--device: \"gpu\": wanted auto, cpu, cuda or cuda:0,1"},
+           {"--policy_file=/nonexistent/p", "--policy_file: \"/nonexistent/p\": no such file"}}) {
     NormdProcess normd({wrong});
-    // A device is parsed by the backend: it is a failure to start.
-    EXPECT_EQ(normd.child().Wait(), std::string(wrong) == "--device=abacus" ? 1 : 2) << wrong;
-    EXPECT_NE(normd.child().output(), "") << wrong;
+    EXPECT_EQ(normd.child().Wait(), 2) << wrong;
+    EXPECT_THAT(normd.child().output(), HasSubstr("normd: ")) << wrong;
+    EXPECT_THAT(normd.child().output(), HasSubstr(message));
   }
+}
+
+TEST(ProcessTest, TellsThatTheSystemGivesNoThread) {
+  // The limit counts the threads of a user, and does not hold for root.
+  std::vector<std::string> command;
+  if (geteuid() == 0) command = {"setpriv", "--reuid=54321", "--clear-groups"};
+  for (const char* argument :
+       {"prlimit", "--nproc=1", NORMD_BINARY, "--model_repository=" NORMD_DEMO_MODELS,
+        "--device=cpu", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"}) {
+    command.push_back(argument);
+  }
+  ChildProcess normd(command);
+  const int code = normd.Wait();
+  if (normd.output().find("Permission denied") != std::string::npos) {
+    GTEST_SKIP() << "another user cannot reach the program: " << normd.output();
+  }
+  EXPECT_EQ(code, 1);
+  EXPECT_THAT(normd.output(), ::testing::StartsWith("normd: cannot go on: the system gives no "
+                                                    "thread: Resource temporarily unavailable"));
 }
 
 TEST(ProcessTest, StartsThoughAModelIsBroken) {
