@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, overload
 
 import grpc
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from normd import _channel, _control, _request, _response, _sharing
 from normd._channel import ChannelConfig
+from normd._control import ControlCall, Result
 from normd._device import DevicePlane
 from normd._request import Options, Precision, Priority, options_of
 from normd._response import Response, only
@@ -103,6 +104,9 @@ class Connection(abc.ABC):
     def target(self) -> str:
         """The server's address, or gRPC's name for several."""
         return self._transport.config.target
+
+    def _ask(self, control: ControlCall[Result], timeout: float | None) -> Awaitable[Result]:
+        return self._transport.ask(control, checked_timeout(timeout, self._transport.timeout))
 
     async def _send(
         self,
@@ -315,13 +319,13 @@ class Calls(Connection):
 
     async def list_models(self: Connection, *, timeout: float | None = None) -> list[ModelInfo]:
         """Every version that is loaded or has failed to load, by name and version."""
-        return await Call(self._transport, timeout).ask(_control.list_models())
+        return await self._ask(_control.list_models(), timeout)
 
     async def get_model(
         self: Connection, model: str, *, version: int = 0, timeout: float | None = None
     ) -> ModelInfo:
         """A model's configuration and state. version 0: the highest."""
-        return await Call(self._transport, timeout).ask(_control.get_model(model, version))
+        return await self._ask(_control.get_model(model, version), timeout)
 
     async def load_model(
         self: Connection, model: str, *, version: int = 0, timeout: float | None = None
@@ -332,7 +336,7 @@ class Calls(Connection):
           NotFoundError: the repository has no such version. InvalidArgumentError: a file is wrong.
           FailedPreconditionError: a file is too large. AbortedError: it is being written.
         """
-        return await Call(self._transport, timeout).ask(_control.load_model(model, version))
+        return await self._ask(_control.load_model(model, version), timeout)
 
     async def unload_model(
         self: Connection, model: str, *, version: int = 0, timeout: float | None = None
@@ -341,23 +345,23 @@ class Calls(Connection):
 
         Requests in flight finish.
         """
-        return await Call(self._transport, timeout).ask(_control.unload_model(model, version))
+        return await self._ask(_control.unload_model(model, version), timeout)
 
     async def server_info(self: Connection, *, timeout: float | None = None) -> ServerInfo:
         """The server's build, lanes and limits."""
-        return await Call(self._transport, timeout).ask(_control.get_server_info())
+        return await self._ask(_control.get_server_info(), timeout)
 
     async def list_shared_memory(
         self: Connection, *, timeout: float | None = None
     ) -> list[SharedMemoryInfo]:
         """The regions that all clients share with the server, the oldest first."""
-        return await Call(self._transport, timeout).ask(_control.list_shared_memory())
+        return await self._ask(_control.list_shared_memory(), timeout)
 
     async def health(
         self: Connection, model: str | None = None, *, timeout: float | None = None
     ) -> HealthStatus:
         """Whether the server takes requests, or serves a model. NotFoundError: no such model."""
-        return await Call(self._transport, timeout).ask(_control.check_health(model))
+        return await self._ask(_control.check_health(model), timeout)
 
     async def watch_health(
         self: Connection, model: str | None = None, *, timeout: float | None = None

@@ -80,6 +80,20 @@ class Transport(abc.ABC):
     async def sleep(self, seconds: float) -> None:
         """Waits."""
 
+    async def repeat(self, stub: Stub, request: object, attempts: Attempts) -> bytes:
+        """The response to one message, which is sent again if the policy says so."""
+        while True:
+            try:
+                return await self.invoke(stub, request, attempts.timeout())
+            except Error as error:
+                await self.sleep(attempts.wait_after(error))
+
+    async def ask(self, control: ControlCall[Result], timeout: float | None) -> Result:
+        """Makes a call of small messages. `timeout` in seconds; None: no limit."""
+        attempts = Attempts(self.retry if control.repeatable else None, timeout)
+        stub = self.control[control.method]
+        return control.result(await self.repeat(stub, control.request, attempts))
+
     def error(self, error: grpc.RpcError) -> Error:
         """Converts gRPC's error into this package's."""
         return ClosedError("client: closed") if self.closed else from_rpc(error, self.config.target)
@@ -93,15 +107,13 @@ class Call(Attempts):
         super().__init__(transport.retry, checked_timeout(timeout, transport.timeout))
         self._transport = transport
 
-    async def ask(self, control: ControlCall[Result]) -> Result:
-        """Makes a call of small messages, which has attempts of its own."""
-        attempts = Attempts(self._transport.retry if control.repeatable else None, self.timeout())
-        stub = self._transport.control[control.method]
-        return control.result(await self._repeat(stub, control.request, attempts))
+    def ask(self, control: ControlCall[Result]) -> Awaitable[Result]:
+        """Makes a call of small messages, which has a number of attempts of its own."""
+        return self._transport.ask(control, self.timeout())
 
     def send(self, request: Message) -> Awaitable[bytes]:
         """Makes a Normalize call, again if the policy says so."""
-        return self._repeat(self._transport.normalize, request, self)
+        return self._transport.repeat(self._transport.normalize, request, self)
 
     def send_once(self, request: Message) -> Awaitable[bytes]:
         """Makes a Normalize call."""
@@ -114,10 +126,3 @@ class Call(Attempts):
     async def pause_after(self, error: Error) -> None:
         """Waits until the next attempt. Raises `error` if there is to be none."""
         await self._transport.sleep(self.wait_after(error))
-
-    async def _repeat(self, stub: Stub, request: object, attempts: Attempts) -> bytes:
-        while True:
-            try:
-                return await self._transport.invoke(stub, request, attempts.timeout())
-            except Error as error:
-                await self._transport.sleep(attempts.wait_after(error))

@@ -15,7 +15,7 @@ from normd._channel import ChannelConfig
 from normd._closing import Closing
 from normd._response import Response
 from normd._stream_run import StreamRequest, StreamRun
-from normd._transport import Call, Stub, Transport, checked_timeout
+from normd._transport import Stub, Transport, checked_timeout
 from normd.errors import ClosedError
 from normd.retry import Attempts, Retry
 
@@ -130,7 +130,8 @@ class BlockingTransport(Transport):
 
     def _input_names(self, model: str, version: int, timeout: float | None) -> list[str]:
         """A model's inputs, in its order."""
-        info = _result(Call(self, timeout).ask(_control.get_model(model, version)))
+        limit = checked_timeout(timeout, self.timeout)
+        info = _result(self.ask(_control.get_model(model, version), limit))
         return [each.name for each in info.inputs]
 
 
