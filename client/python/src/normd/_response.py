@@ -40,10 +40,10 @@ class Response:
     """The result of Client.call.
 
     Attributes:
-    model, version: the model that computed it.
-    outputs: the results by name, in the model's order; at least one.
-    stages: the times of the stages; for a stream sums over its pieces.
-    batch: the batch that it was part of; None for a request that went as a stream.
+      model, version: the model that computed it.
+      outputs: the results by name, in the model's order; at least one.
+      stages: the times of the stages; for a stream sums over its pieces.
+      batch: the batch that it was part of; None for a request that went as a stream.
     """
 
     model: str

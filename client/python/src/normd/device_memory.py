@@ -78,13 +78,13 @@ class DeviceRegion(Closing):
         """A contiguous PyTorch tensor in the region; unused memory is zero.
 
         Args:
-        shape, dtype: as in torch.empty; one of the types that calls take or return, float32 by
-        default.
-        offset: its begin in bytes, a multiple of the element's size; None: the next whole page
-        after all tensors made so far.
+          shape, dtype: as in torch.empty; one of the types that calls take or return, float32 by
+            default.
+          offset: its begin in bytes, a multiple of the element's size; None: the next whole page
+            after all tensors made so far.
 
         Raises:
-        InvalidArgumentError: it does not fit, or has another type.
+          InvalidArgumentError: it does not fit, or has another type.
         """
         torch: Any = sys.modules["torch"]
         of_tensor = _torch.data_type(torch.float32 if dtype is None else dtype, "")

@@ -40,12 +40,12 @@ class Error(Exception):
     """Base of all errors of this package.
 
     Attributes:
-    code: gRPC's code; for errors found before a call, the code that the server would use.
-    message: the server's text.
-    field: the field in question, such as "shape[1]" or 'input "y": dtype'; None if the message
-    names none. `came` and `wanted` say what it was and should have been, if they are known.
-    target: the server's address; None for errors found before a call.
-    retry_after: seconds after which the server would take the call; None without a hint.
+      code: gRPC's code; for errors found before a call, the code that the server would use.
+      message: the server's text.
+      field: the field in question, such as "shape[1]" or 'input "y": dtype'; None if the message
+        names none. `came` and `wanted` say what it was and should have been, if they are known.
+      target: the server's address; None for errors found before a call.
+      retry_after: seconds after which the server would take the call; None without a hint.
     """
 
     code = grpc.StatusCode.UNKNOWN

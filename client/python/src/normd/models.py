@@ -36,13 +36,13 @@ class TensorInfo:
     """An input or output of a model.
 
     Attributes:
-    shape: a number for each dimension: its size, -1 for any, -2 for any number of dimensions of
-    any size, -3 for the same in this tensor alone. The dimensions at -1 and -2 are the same
-    in every tensor of a request.
-    dtype: its type; empty: the request's, that of its first input.
-    dtype_of_float64: its type in a request of float64, if it is another.
-    on_request: an output that is returned only to a call whose `out` names it.
-    values: for an int64 input, the number of its possible values, from 0 on.
+      shape: a number for each dimension: its size, -1 for any, -2 for any number of dimensions of
+        any size, -3 for the same in this tensor alone. The dimensions at -1 and -2 are the same in
+        every tensor of a request.
+      dtype: its type; empty: the request's, that of its first input.
+      dtype_of_float64: its type in a request of float64, if it is another.
+      on_request: an output that is returned only to a call whose `out` names it.
+      values: for an int64 input, the number of its possible values, from 0 on.
     """
 
     name: str
@@ -58,12 +58,12 @@ class ModelInfo:
     """One version of a model.
 
     Attributes:
-    state: "READY", or "FAILED" with the reason in `error`.
-    operation: such as "instance_norm"; empty unless READY.
-    config: config.textproto as a dict, with the fields' names in the protocol.
-    parameters: the loaded ones; empty unless READY.
-    load_ns: the duration of the load, in nanoseconds.
-    inputs, outputs: in the model's order; empty unless READY.
+      state: "READY", or "FAILED" with the reason in `error`.
+      operation: such as "instance_norm"; empty unless READY.
+      config: config.textproto as a dict, with the fields' names in the protocol.
+      parameters: the loaded ones; empty unless READY.
+      load_ns: the duration of the load, in nanoseconds.
+      inputs, outputs: in the model's order; empty unless READY.
     """
 
     name: str
@@ -88,12 +88,12 @@ class ServerInfo:
     """The server's build and limits.
 
     Attributes:
-    cuda: CUDA's version; empty in a build without it.
-    lanes: such as "cpu:0".
-    max_request_bytes: the largest tensor of one message; larger ones go as streams.
-    max_inflight_bytes: inputs and outputs of all requests at once.
-    simd: the CPU's instruction set in use.
-    shared_memory_listen: the address where clients on its machine pass memory; empty: none.
+      cuda: CUDA's version; empty in a build without it.
+      lanes: such as "cpu:0".
+      max_request_bytes: the largest tensor of one message; larger ones go as streams.
+      max_inflight_bytes: inputs and outputs of all requests at once.
+      simd: the CPU's instruction set in use.
+      shared_memory_listen: the address where clients on its machine pass memory; empty: none.
     """
 
     version: str
@@ -112,14 +112,14 @@ class SharedMemoryInfo:
     """A region that a client shares with the server.
 
     Attributes:
-    kind: "NAMED", until it is unregistered; "DESCRIPTOR", as long as its client's connection; or
-    "DEVICE", memory of a device, until it is unregistered.
-    owner: the identity that registered it; empty without a policy.
-    name, key: for a named one its name, and its file in /dev/shm; else empty.
-    offset: its begin in its file.
-    age_ns: since it was registered.
-    in_use: requests use it.
-    broken: its client has taken the memory away.
+      kind: "NAMED", until it is unregistered; "DESCRIPTOR", as long as its client's connection; or
+        "DEVICE", memory of a device, until it is unregistered.
+      owner: the identity that registered it; empty without a policy.
+      name, key: for a named one its name, and its file in /dev/shm; else empty.
+      offset: its begin in its file.
+      age_ns: since it was registered.
+      in_use: requests use it.
+      broken: its client has taken the memory away.
     """
 
     kind: str

@@ -24,10 +24,10 @@ class Retry:
     when (`grpc-retry-pushback-ms`), never after its timeout.
 
     Attributes:
-    attempts: in all, including the first; at least 1.
-    initial: seconds before the second attempt. Each further wait is twice as long, `longest` at
-    most; a random share of up to a half is taken off, so that clients do not come together.
-    longest: seconds; a server that asks for a longer wait is not asked again.
+      attempts: in all, including the first; at least 1.
+      initial: seconds before the second attempt. Each further wait is twice as long, `longest` at
+        most; a random share of up to a half is taken off, so that clients do not come together.
+      longest: seconds; a server that asks for a longer wait is not asked again.
     """
 
     attempts: int = 4

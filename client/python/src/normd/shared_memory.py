@@ -54,10 +54,10 @@ class SharedRegion(Closing):
         """Makes the memory and passes it to the server at `address`, its --shared_memory_listen.
 
         Raises:
-        InvalidArgumentError: an invalid address, or 0 bytes.
-        UnavailableError: nobody listens there.
-        UnimplementedError: this system has no memory that can be sealed.
-        Error: the server's, such as ResourceExhaustedError.
+          InvalidArgumentError: an invalid address, or 0 bytes.
+          UnavailableError: nobody listens there.
+          UnimplementedError: this system has no memory that can be sealed.
+          Error: the server's, such as ResourceExhaustedError.
         """
         if not isinstance(nbytes, int) or nbytes <= 0:
             raise InvalidArgumentError(f"nbytes: {nbytes!r}, wanted an int of at least 1")
@@ -105,12 +105,12 @@ class SharedRegion(Closing):
         """A C-contiguous array in the region; unused memory is zero.
 
         Args:
-        shape, dtype: as in numpy.empty; one of the types that calls take or return.
-        offset: its begin in bytes, a multiple of the element's size; None: the next whole page
-        after all arrays made so far.
+          shape, dtype: as in numpy.empty; one of the types that calls take or return.
+          offset: its begin in bytes, a multiple of the element's size; None: the next whole page
+            after all arrays made so far.
 
         Raises:
-        InvalidArgumentError: it does not fit, or has another type.
+          InvalidArgumentError: it does not fit, or has another type.
         """
         of_array = np.dtype(dtype)
         _dtypes.of_numpy(of_array, "")
@@ -145,8 +145,7 @@ class SharedRegion(Closing):
         return at if 0 <= at <= self.nbytes - data.nbytes else None
 
     def close(self) -> None:
-        """Makes the server release it, when the calls that use it have ended. May be called again.
-        """
+        """Makes the server release it once no call uses it. May be called again."""
         self._socket.close()
 
 

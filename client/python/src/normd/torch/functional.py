@@ -44,10 +44,10 @@ class Quantized(NamedTuple):
     """A quantized result; it stands for `values * scales`.
 
     Attributes:
-    values: int8 or float8_e4m3fn, of x's shape.
-    scales: float32; one for each row, or for each block of 128 elements of a row; None with the
-    caller's scale.
-    residual_out: x + residual, if there is a residual.
+      values: int8 or float8_e4m3fn, of x's shape.
+      scales: float32; one for each row, or for each block of 128 elements of a row; None with the
+        caller's scale.
+      residual_out: x + residual, if there is a residual.
     """
 
     values: Tensor

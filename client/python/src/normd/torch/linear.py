@@ -23,11 +23,11 @@ class _Prepared(NamedTuple):
     """A weight in the kernels' form.
 
     Attributes:
-    weight: from linear_norm_prepare.
-    dtype: the inputs' type.
-    made_of: the layer's parameters at that time; kept, so that no other tensor gets their
-    addresses.
-    versions: their versions.
+      weight: from linear_norm_prepare.
+      dtype: the inputs' type.
+      made_of: the layer's parameters at that time; kept, so that no other tensor gets their
+        addresses.
+      versions: their versions.
     """
 
     weight: Tensor
