@@ -75,7 +75,8 @@ class ReferenceTensor {
   }
 
   double Sum(std::int64_t index) const {
-    const std::int64_t c = Channel(index);
+    const bool by_channel = spec_.gate || params_.input_bias.data != nullptr;
+    const std::int64_t c = by_channel ? Channel(index) : 0;
     double v = LoadElement(spec_.dtype, segment_.x, index) + LoadOr(params_.input_bias, c, 0);
     if (spec_.gate) v *= OfSample(segment_.gate, Sample(index), c);
     if (spec_.residual) v += LoadElement(spec_.dtype, segment_.residual, index);
@@ -229,6 +230,9 @@ void ForRows(const NormSpec& spec, const Segment& segment, const Visit& visit) {
   const std::int64_t group_channels = spec.channels / spec.groups;
   const NormParams none;
   const ReferenceTensor tensor(spec, none, segment);
+  // An element's place in its sample is that of its channel and of its position together.
+  std::vector<std::int64_t> of_positions;
+  for (std::int64_t s = 0; s < segment.spatial; ++s) of_positions.push_back(tensor.Index(0, 0, s));
   std::vector<std::pair<std::int64_t, std::int64_t>> elements;
   std::int64_t row = 0;
   for (std::int64_t n = 0; n < segment.samples; ++n) {
@@ -236,9 +240,10 @@ void ForRows(const NormSpec& spec, const Segment& segment, const Visit& visit) {
       for (std::int64_t at = 0; at < (positions ? segment.spatial : 1); ++at, ++row) {
         elements.clear();
         for (std::int64_t c = g * group_channels; c < (g + 1) * group_channels; ++c) {
+          const std::int64_t of_channel = tensor.Index(n, c, 0);
           for (std::int64_t s = positions ? at : 0; s < (positions ? at + 1 : segment.spatial);
                ++s) {
-            elements.emplace_back(c, tensor.Index(n, c, s));
+            elements.emplace_back(c, of_channel + of_positions[static_cast<std::size_t>(s)]);
           }
         }
         visit(row, n, elements);

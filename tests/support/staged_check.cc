@@ -78,7 +78,9 @@ class Check {
         units_(bounds.roundings * Rounding(spec.dtype)),
         unit16_(UnitOf16Bits(spec.dtype)),
         large_mean_(bounds.large_mean),
-        of_magnitude_(bounds.of_magnitude) {}
+        of_magnitude_(bounds.of_magnitude) {
+    if (is_interleaved()) FindPlaces();
+  }
 
   std::string Run() {
     if (segment_.elements() == 0) return "";
@@ -92,6 +94,10 @@ class Check {
 
  private:
   using S = StagedSegment;
+  struct Place {
+    std::int64_t channel;
+    std::int64_t position;
+  };
 
   bool is_sum() const { return spec_.residual || params_.input_bias.data != nullptr; }
   // Whether the accumulation type rounds more than the sum itself.
@@ -99,17 +105,30 @@ class Check {
   bool is_half() const { return SizeOf(spec_.dtype) == 2; }
 
   bool is_interleaved() const { return spec_.layout == Layout::kInterleaved; }
-  InterleavedPlaces places() const { return {spec_.channel_runs, segment_.spatial_runs()}; }
-  std::int64_t PlaceInSample(std::int64_t i) const {
-    return i % (spec_.channels * segment_.spatial());
+  // Once for each place in a sample: each of its elements is asked for several times.
+  void FindPlaces() {
+    const InterleavedPlaces places = {spec_.channel_runs, segment_.spatial_runs()};
+    places_.resize(static_cast<std::size_t>(spec_.channels * segment_.spatial()));
+    std::vector<std::int64_t> of_channels;
+    for (std::int64_t c = 0; c < spec_.channels; ++c) of_channels.push_back(places.OfChannel(c));
+    for (std::int64_t s = 0; s < segment_.spatial(); ++s) {
+      const std::int64_t of_position = places.OfPosition(s);
+      for (std::int64_t c = 0; c < spec_.channels; ++c) {
+        const std::int64_t place = of_channels[static_cast<std::size_t>(c)] + of_position;
+        places_[static_cast<std::size_t>(place)] = {c, s};
+      }
+    }
+  }
+  const Place& PlaceInSample(std::int64_t i) const {
+    return places_[static_cast<std::size_t>(i) % places_.size()];
   }
   std::int64_t Channel(std::int64_t i) const {
-    if (is_interleaved()) return places().ChannelAt(PlaceInSample(i));
+    if (is_interleaved()) return PlaceInSample(i).channel;
     return spec_.layout == Layout::kChannelsFirst ? i / segment_.spatial() % spec_.channels
                                                   : i % spec_.channels;
   }
   std::int64_t Position(std::int64_t i) const {
-    if (is_interleaved()) return places().PositionAt(PlaceInSample(i));
+    if (is_interleaved()) return PlaceInSample(i).position;
     return spec_.layout == Layout::kChannelsFirst ? i % segment_.spatial()
                                                   : i / spec_.channels % segment_.spatial();
   }
@@ -432,6 +451,7 @@ class Check {
   const double unit16_;  // One unit in the last place of a 16-bit type, 0 for others.
   const bool large_mean_;
   const bool of_magnitude_;
+  std::vector<Place> places_;  // With Layout::kInterleaved.
   std::vector<double> y_, u_, mean_, rstd_, row_error_, element_error_, factor_, offset_, error_;
 };
 
