@@ -5,6 +5,7 @@
 #   deploy/setup.sh          what the build and the demo need
 #   deploy/setup.sh --test   also what only the tests need; Prometheus, nginx, HAProxy and nghttpx are
 #                            unpacked into build/tools, not installed, so that no service starts
+#   deploy/setup.sh --all    also clang, for the presets asan, fuzz and lint
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -23,7 +24,9 @@ packages=(
 test_packages=(
   python3-h2                                             # HTTP/2 by hand: tests/abuse, tests/tls
   python3-venv                                           # the Python client's tests, PyPI's tritonclient
-  clang libclang-rt-dev lld                              # preset asan, and libFuzzer
+)
+sanitizer_packages=(
+  clang libclang-rt-dev lld                              # presets asan and lint, and libFuzzer
 )
 tools=build/tools
 
@@ -113,13 +116,15 @@ libraries_of() {
     while read -r library; do is_installed "$library" || echo "$library"; done
 }
 
-[[ $# == 0 || ($# == 1 && $1 == --test) ]] || die "usage: deploy/setup.sh [--test]"
+what=${1:-}
+[[ $# -le 1 && $what =~ ^(|--test|--all)$ ]] || die "usage: deploy/setup.sh [--test | --all]"
 check_distribution
-if [[ ${1:-} == --test ]]; then packages+=("${test_packages[@]}"); fi
+if [[ -n $what ]]; then packages+=("${test_packages[@]}"); fi
+if [[ $what == --all ]]; then packages+=("${sanitizer_packages[@]}"); fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 install_missing
-if [[ ${1:-} == --test ]]; then
+if [[ -n $what ]]; then
   unpack prometheus promtool  # the server's scrape is tested against a real one
   unpack nginx nginx          # and what only a proxy stops, with one
   # A fleet behind a proxy, and clients that share a proxy's connection; one scenario each needs them.

@@ -6,7 +6,7 @@
 #   deploy/test.sh PRESET...    these alone; also release, cuda, lint
 #   --no-setup                  installs nothing
 #
-# The last line counts the test programs of all presets. The exit code is 0 if all were built and
+# The last line counts ctest's tests in all presets. The exit code is 0 if all were built and
 # passed. GoogleTest cases that skipped inside a program (no GPU, no Prometheus) are counted apart.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -24,7 +24,12 @@ for argument in "$@"; do
 done
 [[ ${#presets[@]} -gt 0 ]] || presets=(dev)
 
-if [[ -n $setup ]]; then ./deploy/setup.sh --test; fi
+if [[ -n $setup ]]; then
+  case " ${presets[*]} " in
+    *' asan '* | *' fuzz '* | *' lint '*) ./deploy/setup.sh --all ;;
+    *) ./deploy/setup.sh --test ;;
+  esac
+fi
 export PATH="$PATH:$PWD/build/tools/prometheus/usr/bin"
 if [[ -z ${CMAKE_CXX_COMPILER_LAUNCHER:-} ]] && command -v ccache >/dev/null; then
   export CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
