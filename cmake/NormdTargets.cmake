@@ -140,13 +140,44 @@ function(normd_test_objects name)
   normd_test_code(${name} ${ARG_LINK})
 endfunction()
 
-# normd_test(name SOURCES ... LINK targets... [LABELS ...] [TIMEOUT s] [ARGS ...]): a GoogleTest
-# binary and its ctest entry.
+# normd_test_entry(name PROGRAM program [SHARDS n] [ARGS ...] [LABELS ...] [TIMEOUT s] [COST c]
+# [ENVIRONMENT ...]): a GoogleTest program's entry in ctest. With SHARDS there are n entries, name_1 to
+# name_n, which run every nth case each and so run beside each other.
+function(normd_test_entry name)
+  cmake_parse_arguments(ARG "" "PROGRAM;SHARDS;TIMEOUT;COST" "ARGS;LABELS;ENVIRONMENT" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  if(NOT ARG_SHARDS)
+    set(ARG_SHARDS 1)
+  endif()
+  set(tsan "halt_on_error=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan_suppressions.txt")
+  foreach(shard RANGE 1 ${ARG_SHARDS})
+    set(entry ${name})
+    set(environment "TSAN_OPTIONS=${tsan}" UBSAN_OPTIONS=print_stacktrace=1 ${ARG_ENVIRONMENT})
+    if(ARG_SHARDS GREATER 1)
+      string(APPEND entry _${shard})
+      math(EXPR index "${shard} - 1")
+      list(APPEND environment GTEST_TOTAL_SHARDS=${ARG_SHARDS} GTEST_SHARD_INDEX=${index})
+    endif()
+    add_test(NAME ${entry} COMMAND ${ARG_PROGRAM} ${ARG_ARGS})
+    set_tests_properties(${entry} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+      ENVIRONMENT "${environment}")
+    if(ARG_COST)
+      set_tests_properties(${entry} PROPERTIES COST ${ARG_COST})
+    endif()
+  endforeach()
+endfunction()
+
+# normd_test(name SOURCES ... [APART ...] LINK targets... and what normd_test_entry takes): a GoogleTest
+# program in build/<preset>/tests and its entry in ctest. SOURCES and APART as in normd_library.
 # Labels: threads (links no gRPC; runs under TSan), process (starts processes; not under sanitizers),
 # cuda (skips visibly without a GPU). Tests of the tree itself, which need no build, carry lint.
 function(normd_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS;ARGS" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES})
+  cmake_parse_arguments(ARG "" "SHARDS;TIMEOUT;COST" "SOURCES;APART;LINK;LABELS;ARGS;ENVIRONMENT"
+    ${ARGN})
+  add_executable(${name} ${ARG_SOURCES} ${ARG_APART})
+  set_source_files_properties(${ARG_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gmock GTest::gtest_main)
   normd_common(${name})
@@ -160,11 +191,6 @@ function(normd_test name)
   if(cuda IN_LIST ARG_LABELS)
     set_property(GLOBAL APPEND PROPERTY NORMD_CUDA_TESTS ${name})
   endif()
-  add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
-  if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 300)
-  endif()
-  set(tsan "halt_on_error=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan_suppressions.txt")
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
-    ENVIRONMENT "TSAN_OPTIONS=${tsan};UBSAN_OPTIONS=print_stacktrace=1")
+  normd_test_entry(${name} PROGRAM ${name} SHARDS ${ARG_SHARDS} TIMEOUT ${ARG_TIMEOUT} COST ${ARG_COST}
+    ARGS ${ARG_ARGS} LABELS ${ARG_LABELS} ENVIRONMENT ${ARG_ENVIRONMENT})
 endfunction()

@@ -241,16 +241,15 @@ class KernelBitsTest : public ::testing::TestWithParam<std::tuple<Path, DType, L
 
 TEST_P(KernelBitsTest, ASampleHasTheSameBitsInAnyCompany) {
   const auto [path, dtype, layout] = GetParam();
-  constexpr Activation kActivations[] = {Activation::kRelu, Activation::kLeakyRelu,
-                                         Activation::kSilu, Activation::kGeluErf,
-                                         Activation::kGeluTanh};
+  constexpr Activation kDrawn[] = {Activation::kRelu, Activation::kLeakyRelu, Activation::kSilu,
+                                   Activation::kGeluErf, Activation::kGeluTanh};
   for (const std::int64_t length : RowLengths(dtype)) {
     // Without an activation there are more ways to compute a row of several chunks.
     const int plain = length > 16384 && length < 100000 ? 3 : 1;
     for (int draw = 0; draw <= plain; ++draw) {
       const bool activated = draw == plain;
       Case one = MakeCase(path, dtype, layout, length);
-      if (activated) one.spec.activation = kActivations[Draw(0, 4)];
+      if (activated) one.spec.activation = kDrawn[Draw(0, 4)];
       kind_ = static_cast<Rounding>(Draw(0, 2));
       SCOPED_TRACE(::testing::Message()
                    << backends_.front()->Name() << " row of " << RowLength(one.spec, one.spatial)

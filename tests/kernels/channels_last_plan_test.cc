@@ -5,7 +5,7 @@
 namespace normd::norm::cuda {
 namespace {
 
-DeviceLimits Hopper() {
+DeviceLimits HopperOfEightClusters() {
   DeviceLimits limits;
   limits.compute_capability = 90;
   limits.multiprocessors = 132;
@@ -29,7 +29,7 @@ Strategy StripsOf(const NormSpec& spec, std::int64_t spatial, const DeviceLimits
 }
 
 TEST(ChannelsLastPlanTest, BlocksOfAStripHoldAllItsPositions) {
-  const DeviceLimits limits = Hopper();
+  const DeviceLimits limits = HopperOfEightClusters();
   for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
     for (const std::int64_t group_channels : {1, 2, 3, 8, 10, 16, 64}) {
       for (const std::int64_t groups : {1, 6, 32}) {
@@ -54,7 +54,7 @@ TEST(ChannelsLastPlanTest, BlocksOfAStripHoldAllItsPositions) {
 }
 
 TEST(ChannelsLastPlanTest, SmallStripsFormClustersLargeOnesShareGlobalMemoryTheLargestAreSplit) {
-  const DeviceLimits limits = Hopper();
+  const DeviceLimits limits = HopperOfEightClusters();
   const NormSpec spec = ChannelsLast(512, 32, DType::kFloat16);
   EXPECT_EQ(StripsOf(spec, 4096, limits), Strategy::kCluster);
   EXPECT_EQ(StripsOf(spec, 128 * 128, limits), Strategy::kGrid);
@@ -62,7 +62,7 @@ TEST(ChannelsLastPlanTest, SmallStripsFormClustersLargeOnesShareGlobalMemoryTheL
 }
 
 TEST(ChannelsLastPlanTest, WithoutClustersAndCooperativeLaunchWhatABlockCannotHoldIsSplit) {
-  DeviceLimits limits = Hopper();
+  DeviceLimits limits = HopperOfEightClusters();
   limits.resident_clusters.fill(0);
   limits.cooperative_launch = false;
   const NormSpec spec = ChannelsLast(64, 8, DType::kFloat32);
@@ -72,9 +72,9 @@ TEST(ChannelsLastPlanTest, WithoutClustersAndCooperativeLaunchWhatABlockCannotHo
 
 TEST(ChannelsLastPlanTest, AForcedPlaceThatHoldsNoStripIsRefused) {
   Plan plan;
-  EXPECT_FALSE(PlanChannelsLast(ChannelsLast(512, 32, DType::kFloat16), 1024 * 1024, Hopper(),
-                                Strategy::kCluster, &plan));
-  EXPECT_FALSE(PlanChannelsLast(ChannelsLast(512, 32, DType::kFloat16), 64, Hopper(),
+  EXPECT_FALSE(PlanChannelsLast(ChannelsLast(512, 32, DType::kFloat16), 1024 * 1024,
+                                HopperOfEightClusters(), Strategy::kCluster, &plan));
+  EXPECT_FALSE(PlanChannelsLast(ChannelsLast(512, 32, DType::kFloat16), 64, HopperOfEightClusters(),
                                 Strategy::kWarp, &plan));
 }
 

@@ -7,6 +7,7 @@
 
 #include "kernels/linear_norm.h"
 #include "kernels/reference.h"
+#include "tests/kernels/refusal.h"
 
 namespace normd::norm {
 namespace {
@@ -27,11 +28,6 @@ LinearNormParams SmallParams() {
   params.weight.data = kWeight;
   params.bias.data = kBias;
   return params;
-}
-
-void ExpectInvalid(const Status& status, const std::string& field) {
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message().rfind(field, 0), 0u) << status.message();
 }
 
 TEST(ValidateLinearNormTest, NamesWhatIsWrong) {

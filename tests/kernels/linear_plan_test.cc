@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+constexpr DType kLinearTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 constexpr Precision kPrecisions[] = {Precision::kFloat32, Precision::kTf32, Precision::kBFloat16,
                                      Precision::kFloat32Strict};
 
@@ -37,7 +37,7 @@ LinearNormSpec Spec(std::int64_t in, std::int64_t out, DType dtype, Precision pr
 std::vector<LinearNormSpec> Specs() {
   std::vector<LinearNormSpec> specs;
   for (const auto& [in, out] : {std::pair{1, 1}, {63, 257}, {512, 512}, {8192, 8192}}) {
-    for (DType dtype : kTypes) {
+    for (DType dtype : kLinearTypes) {
       for (Precision precision : kPrecisions) specs.push_back(Spec(in, out, dtype, precision));
     }
   }
@@ -58,7 +58,7 @@ TEST(LinearPlanTest, TakesTensorCoresOnHopperUnlessStrict) {
 
 TEST(LinearPlanTest, SplitsFloat32ValuesInTwoAndShorterOnesNot) {
   const DeviceLimits hopper = Device(90, 132);
-  for (DType dtype : kTypes) {
+  for (DType dtype : kLinearTypes) {
     const LinearPlan plan = MakeLinearPlan(Spec(64, 64, dtype, Precision::kFloat32), hopper, 1);
     EXPECT_EQ(plan.x_parts, dtype == DType::kFloat32 ? 2 : 1);
     EXPECT_EQ(plan.weight_parts, 2);

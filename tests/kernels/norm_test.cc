@@ -6,17 +6,12 @@
 #include <limits>
 #include <string>
 
+#include "tests/kernels/refusal.h"
+
 namespace normd::norm {
 namespace {
 
 constexpr float kOnes[4] = {1, 1, 1, 1};
-const ParamVector kPresent{kOnes, DType::kFloat32};
-
-// The message must name the field, so that a caller can pass it on.
-void ExpectInvalid(const Status& status, const std::string& field) {
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message().rfind(field, 0), 0u) << status.message();
-}
 
 TEST(ValidateSpecTest, AcceptsEveryOperation) {
   EXPECT_TRUE(ValidateSpec(InstanceNormSpec(3, DType::kFloat32), {}).ok());

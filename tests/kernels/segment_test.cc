@@ -22,13 +22,13 @@ constexpr Placement kPlacements[] = {
     Placement::kApart,   Placement::kYInX,  Placement::kYInResidual, Placement::kBothInPlace,
     Placement::kCrossed, Placement::kNoSum, Placement::kNoSumInX};
 
-struct Shape {
+struct SegmentShape {
   const char* name;
   NormSpec (*spec)(std::int64_t length, DType dtype);
   std::int64_t (*spatial)(std::int64_t length);
 };
 
-const Shape kShapes[] = {
+const SegmentShape kShapes[] = {
     {"RmsNorm", [](std::int64_t n, DType t) { return RmsNormSpec(n, t); },
      [](std::int64_t) { return std::int64_t{1}; }},
     {"LayerNorm", [](std::int64_t n, DType t) { return LayerNormSpec(n, t); },
@@ -56,7 +56,7 @@ class SegmentTest : public ::testing::TestWithParam<std::tuple<int, DType, Layou
     if (!backend_->Available()) GTEST_SKIP() << backend_->Name() << " is not available";
   }
 
-  const Shape& shape() const { return kShapes[std::get<0>(GetParam())]; }
+  const SegmentShape& shape() const { return kShapes[std::get<0>(GetParam())]; }
   NormSpec Spec(std::int64_t length) const {
     NormSpec spec = shape().spec(length, std::get<1>(GetParam()));
     spec.layout = std::get<2>(GetParam());

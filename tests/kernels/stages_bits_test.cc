@@ -19,10 +19,6 @@
 namespace normd::norm::testing {
 namespace {
 
-constexpr Statistics kStatistics[] = {Statistics::kMeanVariance,  Statistics::kMeanSquare,
-                                      Statistics::kGiven,         Statistics::kSumOfAbsolutes,
-                                      Statistics::kRootOfSquares, Statistics::kLargestAbsolute};
-
 class StagesBitsTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Rows>> {
  protected:
   void SetUp() override {
@@ -46,7 +42,7 @@ class StagesBitsTest : public ::testing::TestWithParam<std::tuple<DType, Layout,
     const auto [dtype, layout, rows] = GetParam();
     StagedSpec staged;
     do {
-      staged = PlainSpec(dtype, layout, rows, random_.OneOf(kStatistics));
+      staged = PlainSpec(dtype, layout, rows, random_.OneOf(kEveryStatistics));
     } while (!staged.IsValid());
     for (std::int64_t i = random_.Draw(0, 4); i > 0; --i) {
       StagedSpec more = staged;

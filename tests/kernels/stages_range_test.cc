@@ -23,7 +23,7 @@ namespace {
 
 using S = StagedSegment;
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLargestFloat = std::numeric_limits<float>::max();
 
 class StagesRangeTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Rows>> {
@@ -181,11 +181,11 @@ TEST_P(StagesRangeTest, AnInfiniteScaleMakesNaNOfTermsOfTwoSigns) {
     NormParams params;
     params.beta = {beta.data(), beta.dtype()};
     StagedSegment segment(spec, 2, spatial, 0, random_);
-    for (std::int64_t i = 0; i < 2 * spec.channels; ++i) segment.SetInput(S::kScale, i, -kInf);
+    for (std::int64_t i = 0; i < 2 * spec.channels; ++i) segment.SetInput(S::kScale, i, -kInfinity);
     ASSERT_NO_FATAL_FAILURE(Compute(spec, params, segment));
     for (std::int64_t i = 0; i < segment.elements(); ++i) {
-      const double of_x = -kInf * segment.InputAt(S::kX, i);
-      const double wanted = of_x - kInf * beta.Get(ChannelOf(spec, segment, i));
+      const double of_x = -kInfinity * segment.InputAt(S::kX, i);
+      const double wanted = of_x - kInfinity * beta.Get(ChannelOf(spec, segment, i));
       const double got = segment.OutputAt(S::kY, i);
       ASSERT_TRUE(std::isnan(wanted) ? std::isnan(got) : got == wanted) << i << " " << got;
     }

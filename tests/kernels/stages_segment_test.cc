@@ -3,24 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <utility>
 
 #include "kernels/norm.h"
+#include "tests/kernels/refusal.h"
 
 namespace normd::norm {
 namespace {
-
-constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
-alignas(64) float memory[64] = {};
-const ParamVector kPresent{memory, DType::kFloat32};
-
-void ExpectInvalid(const Status& status, const std::string& beginning) {
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message().rfind(beginning, 0), 0u)
-      << "\"" << status.message() << "\" instead of \"" << beginning << "...\"";
-}
 
 // A segment of 2 samples of 4 channels of 2 elements, in float32.
 class StagesSegmentTest : public ::testing::Test {

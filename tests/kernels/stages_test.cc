@@ -17,10 +17,6 @@
 namespace normd::norm::testing {
 namespace {
 
-constexpr Statistics kStatistics[] = {Statistics::kMeanVariance,  Statistics::kMeanSquare,
-                                      Statistics::kGiven,         Statistics::kSumOfAbsolutes,
-                                      Statistics::kRootOfSquares, Statistics::kLargestAbsolute};
-
 class StagesTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Rows>> {
  protected:
   void SetUp() override {
@@ -47,7 +43,7 @@ class StagesTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Row
   // Statistics that go with the stages that a case will get.
   StagedSpec WithStages(std::initializer_list<Stage> stages) {
     for (int tries = 0; tries < 20; ++tries) {
-      StagedSpec staged = Plain(random_.OneOf(kStatistics));
+      StagedSpec staged = Plain(random_.OneOf(kEveryStatistics));
       for (const Stage stage : stages) staged.Add(stage, random_);
       if (staged.spec.style == Style::kTensor) staged.spec.statistics = Statistics::kMeanVariance;
       if (staged.IsValid()) return staged;
@@ -136,7 +132,7 @@ TEST_P(StagesTest, ThreeStagesAndMoreAgreeWithTheReference) {
   constexpr int kCases = 120;
 #endif
   while (checked_ < kCases) {
-    StagedSpec staged = Plain(random_.OneOf(kStatistics));
+    StagedSpec staged = Plain(random_.OneOf(kEveryStatistics));
     if (!staged.IsValid()) continue;
     for (std::int64_t i = random_.Draw(3, 7); i > 0; --i) {
       StagedSpec more = staged;

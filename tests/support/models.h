@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "kernels/cpu/normalize.h"
 #include "server/model/model.h"
 
@@ -31,6 +32,12 @@ std::shared_ptr<const Model> MakeModel(const std::string& name, const std::strin
 // `batching`: fields of BatchingConfig. `metrics` outlives the model.
 std::shared_ptr<const Model> MakeRowModel(ModelMetrics& metrics, const std::string& batching = "",
                                           const std::string& name = "rows");
+
+// For a registry whose models nobody computes.
+class NoBackend final : public ModelBackend {
+ public:
+  absl::StatusOr<std::unique_ptr<BackendState>> Prepare(const Model&) override { return nullptr; }
+};
 
 // The model with what the CPU backend keeps of it. `kernels` outlives it.
 std::shared_ptr<const Model> OnCpu(std::shared_ptr<const Model> model,

@@ -32,6 +32,10 @@ enum class Stage : std::uint8_t {
 };
 inline constexpr int kStages = 17;
 
+inline constexpr Statistics kEveryStatistics[] = {
+    Statistics::kMeanVariance,   Statistics::kMeanSquare,    Statistics::kGiven,
+    Statistics::kSumOfAbsolutes, Statistics::kRootOfSquares, Statistics::kLargestAbsolute};
+
 // A spec that grows by stages, and what else a case needs.
 struct StagedSpec {
   NormSpec spec;

@@ -13,9 +13,7 @@
 namespace normd::norm::testing {
 namespace {
 
-constexpr unsigned char kGuard = 0xA5;
 constexpr std::size_t kGuardBytes = 256;
-constexpr std::size_t kBoundary = 256;
 constexpr std::int64_t kPoolElements = 1 << 16;
 
 const Tensor& NormalPool(DType dtype) {

@@ -12,9 +12,6 @@
 namespace normd::norm::testing {
 namespace {
 
-constexpr unsigned char kGuard = 0xA5;
-constexpr std::size_t kBoundary = 256;
-
 // Consecutive 16-bit floats are consecutive numbers, with both zeros at 0.
 int Ordered(std::uint16_t bits) {
   const int magnitude = bits & 0x7FFF;

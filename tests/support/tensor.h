@@ -17,6 +17,10 @@ namespace normd::norm::testing {
 // prints it.
 std::uint64_t TestSeed();
 
+// What lies beside tensors, which begin at such addresses or by an offset behind them.
+inline constexpr unsigned char kGuard = 0xA5;
+inline constexpr std::size_t kBoundary = 256;
+
 enum class Data {
   kUniform,       // U[0, 1)
   kNormal,        // N(0, 1)

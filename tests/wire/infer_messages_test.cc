@@ -26,7 +26,7 @@ using testing::IntField;
 using testing::Join;
 using testing::RandomCuts;
 using testing::Slices;
-using Kind = ReceivedParameter::Kind;
+using ParameterKind = ReceivedParameter::Kind;
 
 inference::ModelInferRequest OneInput() {
   inference::ModelInferRequest request;
@@ -63,7 +63,7 @@ TEST(DecodeInferRequestTest, ReadsEveryFieldAndViewsRawContentsInPlace) {
   EXPECT_EQ(view->model, "instance_norm_64");
   EXPECT_EQ(view->version, "3");
   EXPECT_EQ(view->id, "an id");
-  EXPECT_EQ(view->priority.kind, Kind::kUint);
+  EXPECT_EQ(view->priority.kind, ParameterKind::kUint);
   EXPECT_EQ(view->priority.number, 1);
   EXPECT_EQ(view->timeout.number, -7);
   EXPECT_EQ(view->inputs[0].name, "x");

@@ -7,7 +7,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-TimePoint At(int ms) { return TimePoint(milliseconds(ms)); }
+TimePoint AtMs(int ms) { return TimePoint(milliseconds(ms)); }
 
 Item ItemOf(std::int64_t elements) {
   Item item;
@@ -20,13 +20,13 @@ Item ItemOf(std::int64_t elements) {
 TEST(MeasurementTest, ResponseTimeCountsFromTheIntendedSend) {
   Measurement m;
   Outcome outcome;
-  outcome.received = At(30);
-  m.Record(ItemOf(4), {At(10), At(25)}, outcome);
+  outcome.received = AtMs(30);
+  m.Record(ItemOf(4), {AtMs(10), AtMs(25)}, outcome);
   EXPECT_EQ(m.response_time.max(), milliseconds(20));
   EXPECT_EQ(m.service_time.max(), milliseconds(5));
   EXPECT_EQ(m.send_lag.max(), milliseconds(15));
   EXPECT_EQ(m.sent_bytes, 16);
-  EXPECT_EQ(m.last_received, At(30));
+  EXPECT_EQ(m.last_received, AtMs(30));
 }
 
 TEST(MeasurementTest, ErrorsAreCountedByCodeAndNotTimed) {
@@ -70,25 +70,25 @@ TEST(MeasurementTest, MergesEveryField) {
   Measurement a;
   Measurement b;
   Outcome right;
-  right.received = At(5);
+  right.received = AtMs(5);
   right.output_bytes = 8;
   right.stages[4] = milliseconds(2);
   right.batch_requests = 1;
   right.verdict = Verdict::kRight;
-  a.Record(ItemOf(2), {At(0), At(0)}, right);
+  a.Record(ItemOf(2), {AtMs(0), AtMs(0)}, right);
   Outcome wrong = right;
-  wrong.received = At(9);
+  wrong.received = AtMs(9);
   wrong.stages[4] = milliseconds(4);
   wrong.verdict = Verdict::kWrong;
   wrong.message = "element 0";
-  b.Record(ItemOf(2), {At(0), At(0)}, wrong);
+  b.Record(ItemOf(2), {AtMs(0), AtMs(0)}, wrong);
   Outcome failed;
   failed.code = absl::StatusCode::kCancelled;
   failed.message = "gone";
-  b.Record(ItemOf(2), {At(0), At(0)}, failed);
+  b.Record(ItemOf(2), {AtMs(0), AtMs(0)}, failed);
   Outcome cancelled = failed;
   cancelled.cancelled = true;
-  b.Record(ItemOf(2), {At(0), At(0)}, cancelled);
+  b.Record(ItemOf(2), {AtMs(0), AtMs(0)}, cancelled);
   b.warmup_requests = 7;
 
   a.Merge(b);
@@ -106,7 +106,7 @@ TEST(MeasurementTest, MergesEveryField) {
   EXPECT_EQ(a.first_wrong, "element 0");
   EXPECT_EQ(a.cancelled, 1);
   EXPECT_EQ(a.warmup_requests, 7);
-  EXPECT_EQ(a.last_received, At(9));
+  EXPECT_EQ(a.last_received, AtMs(9));
   EXPECT_DOUBLE_EQ(a.MeanBatchRequests(), 1);
 }
 
@@ -117,11 +117,11 @@ TEST(MeasurementTest, KeepsTheKindsOfRequestsApart) {
   Item third = ItemOf(1);
   third.index = 2;
   Outcome outcome;
-  outcome.received = At(5);
-  a.Record(first, {At(0), At(0)}, outcome);
-  b.Record(third, {At(2), At(2)}, outcome);
+  outcome.received = AtMs(5);
+  a.Record(first, {AtMs(0), AtMs(0)}, outcome);
+  b.Record(third, {AtMs(2), AtMs(2)}, outcome);
   outcome.code = absl::StatusCode::kInternal;
-  b.Record(third, {At(2), At(2)}, outcome);
+  b.Record(third, {AtMs(2), AtMs(2)}, outcome);
   a.Merge(b);
   ASSERT_EQ(a.items.size(), 3u);
   EXPECT_EQ(a.items[0].response_time.max(), milliseconds(5));

@@ -8,31 +8,31 @@ namespace {
 using std::chrono::seconds;
 using Decision = StopRule::Decision;
 
-TimePoint At(int s) { return TimePoint(seconds(s)); }
+TimePoint AtSecond(int s) { return TimePoint(seconds(s)); }
 
 TEST(StopRuleTest, WarmsUpThenMeasuresThenStops) {
   StopOptions options;
   options.warmup = seconds(2);
   options.duration = seconds(3);
-  StopRule rule(options, At(10));
-  EXPECT_EQ(rule.Admit(At(10)), Decision::kWarmup);
-  EXPECT_EQ(rule.Admit(At(12) - Duration{1}), Decision::kWarmup);
-  EXPECT_EQ(rule.Admit(At(12)), Decision::kMeasure);
-  EXPECT_EQ(rule.Admit(At(15) - Duration{1}), Decision::kMeasure);
-  EXPECT_EQ(rule.Admit(At(15)), Decision::kStop);
+  StopRule rule(options, AtSecond(10));
+  EXPECT_EQ(rule.Admit(AtSecond(10)), Decision::kWarmup);
+  EXPECT_EQ(rule.Admit(AtSecond(12) - Duration{1}), Decision::kWarmup);
+  EXPECT_EQ(rule.Admit(AtSecond(12)), Decision::kMeasure);
+  EXPECT_EQ(rule.Admit(AtSecond(15) - Duration{1}), Decision::kMeasure);
+  EXPECT_EQ(rule.Admit(AtSecond(15)), Decision::kStop);
   EXPECT_EQ(rule.reason(), StopReason::kDuration);
-  EXPECT_EQ(rule.Admit(At(12)), Decision::kStop);
+  EXPECT_EQ(rule.Admit(AtSecond(12)), Decision::kStop);
 }
 
 TEST(StopRuleTest, CountsMeasuredRequestsOnly) {
   StopOptions options;
   options.warmup = seconds(1);
   options.requests = 2;
-  StopRule rule(options, At(0));
-  EXPECT_EQ(rule.Admit(At(0)), Decision::kWarmup);
-  EXPECT_EQ(rule.Admit(At(1)), Decision::kMeasure);
-  EXPECT_EQ(rule.Admit(At(1)), Decision::kMeasure);
-  EXPECT_EQ(rule.Admit(At(1)), Decision::kStop);
+  StopRule rule(options, AtSecond(0));
+  EXPECT_EQ(rule.Admit(AtSecond(0)), Decision::kWarmup);
+  EXPECT_EQ(rule.Admit(AtSecond(1)), Decision::kMeasure);
+  EXPECT_EQ(rule.Admit(AtSecond(1)), Decision::kMeasure);
+  EXPECT_EQ(rule.Admit(AtSecond(1)), Decision::kStop);
   EXPECT_EQ(rule.reason(), StopReason::kRequests);
   EXPECT_EQ(rule.end(), kNever);
 }
@@ -40,7 +40,7 @@ TEST(StopRuleTest, CountsMeasuredRequestsOnly) {
 TEST(StopRuleTest, GivesUpAfterUnavailableInARow) {
   StopOptions options;
   options.unavailable_in_a_row = 3;
-  StopRule rule(options, At(0));
+  StopRule rule(options, AtSecond(0));
   for (const absl::StatusCode code :
        {absl::StatusCode::kUnavailable, absl::StatusCode::kUnavailable, absl::StatusCode::kOk,
         absl::StatusCode::kUnavailable, absl::StatusCode::kResourceExhausted,
@@ -53,7 +53,7 @@ TEST(StopRuleTest, GivesUpAfterUnavailableInARow) {
 }
 
 TEST(StopRuleTest, KeepsTheFirstReason) {
-  StopRule rule(StopOptions(), At(0));
+  StopRule rule(StopOptions(), AtSecond(0));
   rule.Stop(StopReason::kInterrupted);
   rule.Stop(StopReason::kDuration);
   EXPECT_EQ(rule.reason(), StopReason::kInterrupted);

@@ -19,16 +19,12 @@
 #include "tests/server/identity/identity_files.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/models.h"
 
 namespace normd {
 namespace {
 
 using ::testing::HasSubstr;
-
-class NoBackend final : public ModelBackend {
- public:
-  absl::StatusOr<std::unique_ptr<BackendState>> Prepare(const Model&) override { return nullptr; }
-};
 
 class AcceptTest : public ::testing::Test {
  protected:

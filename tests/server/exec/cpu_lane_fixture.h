@@ -25,6 +25,9 @@ enum class Split { kOnePiece, kMisaligned, kAtSamples, kAnywhere, kSingleBytes }
 constexpr Split kSplits[] = {Split::kOnePiece, Split::kMisaligned, Split::kAtSamples,
                              Split::kAnywhere, Split::kSingleBytes};
 
+constexpr norm::DType kDTypes[] = {norm::DType::kFloat32, norm::DType::kFloat64,
+                                   norm::DType::kFloat16, norm::DType::kBFloat16};
+
 class CpuLaneFixture : public testing::Test {
  protected:
   static constexpr std::uint64_t kBatchId = 7;

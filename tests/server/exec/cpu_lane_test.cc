@@ -42,15 +42,15 @@ std::vector<std::byte> BytesOf(const Tensor& tensor) {
 }
 
 // How a request's input lies in memory.
-enum class Split { kOnePiece, kMisaligned, kAdjacent, kOddPieces, kSingleBytesAndEmpty };
+enum class LaneSplit { kOnePiece, kMisaligned, kAdjacent, kOddPieces, kSingleBytesAndEmpty };
 
-std::vector<std::size_t> Cuts(Split split, std::size_t size) {
+std::vector<std::size_t> Cuts(LaneSplit split, std::size_t size) {
   switch (split) {
-    case Split::kOnePiece:
-    case Split::kMisaligned: return {};
-    case Split::kAdjacent: return {size / 3};
-    case Split::kOddPieces: return {1, 4, 4, size / 2 + 1, size - 3};
-    case Split::kSingleBytesAndEmpty: {
+    case LaneSplit::kOnePiece:
+    case LaneSplit::kMisaligned: return {};
+    case LaneSplit::kAdjacent: return {size / 3};
+    case LaneSplit::kOddPieces: return {1, 4, 4, size / 2 + 1, size - 3};
+    case LaneSplit::kSingleBytesAndEmpty: {
       std::vector<std::size_t> cuts;
       for (std::size_t i = 0; i < std::min<std::size_t>(size, 40); ++i) cuts.push_back(i);
       return cuts;
@@ -60,12 +60,12 @@ std::vector<std::size_t> Cuts(Split split, std::size_t size) {
 }
 
 // Lays `bytes` out anew as `split` says. Pieces lie apart, but for kAdjacent.
-void SplitInput(Request& request, const std::vector<std::byte>& bytes, Split split) {
+void SplitInput(Request& request, const std::vector<std::byte>& bytes, LaneSplit split) {
   const std::size_t size = bytes.size();
   auto memory = std::make_shared<std::vector<std::byte>>(2 * size + 4096);
   request.inputs.resize(1);
   request.inputs[0].views.clear();
-  std::byte* to = memory->data() + (split == Split::kMisaligned ? 1 : 0);
+  std::byte* to = memory->data() + (split == LaneSplit::kMisaligned ? 1 : 0);
   std::size_t from = 0;
   std::vector<std::size_t> cuts = Cuts(split, size);
   cuts.push_back(size);
@@ -74,7 +74,7 @@ void SplitInput(Request& request, const std::vector<std::byte>& bytes, Split spl
     if (end > from) std::memcpy(to, bytes.data() + from, end - from);
     request.inputs[0].views.emplace_back(to, end - from);
     to += end - from;
-    if (split != Split::kAdjacent) to += 1 + end % 5;
+    if (split != LaneSplit::kAdjacent) to += 1 + end % 5;
     from = end;
   }
   request.input_owner = std::move(memory);
@@ -84,7 +84,7 @@ class CpuLaneTest : public CpuLaneFixture {
  protected:
   std::unique_ptr<RequestProbe> Make(const std::shared_ptr<const Model>& model,
                                      const std::vector<std::int64_t>& dims, const Tensor& x,
-                                     Split split = Split::kOnePiece) {
+                                     LaneSplit split = LaneSplit::kOnePiece) {
     auto probe = std::make_unique<RequestProbe>(model, dims, x.dtype());
     SplitInput(*probe->request(), BytesOf(x), split);
     return probe;
@@ -121,7 +121,7 @@ class CpuLaneTest : public CpuLaneFixture {
 };
 
 class CpuLaneSplitTest : public CpuLaneTest,
-                         public testing::WithParamInterface<std::tuple<norm::DType, Split>> {};
+                         public testing::WithParamInterface<std::tuple<norm::DType, LaneSplit>> {};
 
 TEST_P(CpuLaneSplitTest, ComputesTheReferencesResult) {
   const auto [dtype, split] = GetParam();
@@ -135,8 +135,9 @@ INSTANTIATE_TEST_SUITE_P(
     TypesAndSplits, CpuLaneSplitTest,
     testing::Combine(testing::Values(norm::DType::kFloat32, norm::DType::kFloat64,
                                      norm::DType::kFloat16, norm::DType::kBFloat16),
-                     testing::Values(Split::kOnePiece, Split::kMisaligned, Split::kAdjacent,
-                                     Split::kOddPieces, Split::kSingleBytesAndEmpty)));
+                     testing::Values(LaneSplit::kOnePiece, LaneSplit::kMisaligned,
+                                     LaneSplit::kAdjacent, LaneSplit::kOddPieces,
+                                     LaneSplit::kSingleBytesAndEmpty)));
 
 TEST_F(CpuLaneTest, ComputesEveryOperation) {
   const auto weight = [](std::int64_t n) { return MakeParameter("weight", Ramp(n, 0.5F, 0.1F)); };
@@ -155,7 +156,7 @@ TEST_F(CpuLaneTest, ComputesEveryOperation) {
   for (const auto& model : models) {
     SCOPED_TRACE(model->name());
     const Tensor x = RandomTensor(norm::DType::kFloat32, 3 * 6 * 10, 2);
-    const auto probe = Make(model, {3, 6, 10}, x, Split::kOddPieces);
+    const auto probe = Make(model, {3, 6, 10}, x, LaneSplit::kOddPieces);
     const Geometry geometry = probe->request()->geometry;
     Run({probe.get()});
     EXPECT_EQ(
@@ -175,7 +176,7 @@ TEST_F(CpuLaneTest, ABatchGivesTheBitsThatEachRequestGivesAlone) {
       const auto spatial = static_cast<std::int64_t>(1 + random() % (i % 8 == 0 ? 9000 : 70));
       shapes.push_back({samples, 7, spatial});
       inputs.push_back(RandomTensor(dtype, samples * 7 * spatial, random()));
-      together.push_back(Make(model_, shapes.back(), inputs.back(), Split(random() % 5)));
+      together.push_back(Make(model_, shapes.back(), inputs.back(), LaneSplit(random() % 5)));
       batch.push_back(together.back().get());
     }
     Run(batch);
@@ -192,9 +193,9 @@ TEST_F(CpuLaneTest, InputsLargerThanOneGatherGiveTheSameBits) {
   const std::int64_t samples = 9;
   const std::int64_t spatial = 50'000;  // 1.4 MB a sample; the lane gathers 2 MiB at a time.
   const Tensor x = RandomTensor(norm::DType::kFloat32, samples * 7 * spatial, 10);
-  const auto whole = Make(model_, {samples, 7, spatial}, x, Split::kOnePiece);
-  const auto sliced = Make(model_, {samples, 7, spatial}, x, Split::kOddPieces);
-  const auto other = Make(model_, {samples, 7, spatial}, x, Split::kSingleBytesAndEmpty);
+  const auto whole = Make(model_, {samples, 7, spatial}, x, LaneSplit::kOnePiece);
+  const auto sliced = Make(model_, {samples, 7, spatial}, x, LaneSplit::kOddPieces);
+  const auto other = Make(model_, {samples, 7, spatial}, x, LaneSplit::kSingleBytesAndEmpty);
   Run({whole.get(), sliced.get(), other.get()});
   const Tensor y = OutputOf(*whole, x);
   EXPECT_TRUE(OutputOf(*sliced, x).SameBytes(y));
@@ -218,10 +219,10 @@ TEST_F(CpuLaneTest, PartsOfASampleHaveTheBitsOfTheWhole) {
     const std::vector<std::byte> part(begin, begin + channels.count * channel_bytes);
     const TensorSize size = {channels.count * channel_bytes};
     request.geometry = {1, spatial, channels.count, channels, {size}, {size, {}, {}}};
-    SplitInput(request, part, parts.size() % 2 == 0 ? Split::kOnePiece : Split::kOddPieces);
+    SplitInput(request, part, parts.size() % 2 == 0 ? LaneSplit::kOnePiece : LaneSplit::kOddPieces);
     batch.push_back(parts.back().get());
   }
-  const auto beside = Make(model_, {1, 7, spatial}, x, Split::kOddPieces);
+  const auto beside = Make(model_, {1, 7, spatial}, x, LaneSplit::kOddPieces);
   batch.push_back(beside.get());
   std::vector<ChannelRange> ranges;
   for (const auto& part : parts) ranges.push_back(part->request()->geometry.channels);
@@ -242,7 +243,7 @@ TEST_F(CpuLaneTest, PartsOfASampleHaveTheBitsOfTheWhole) {
 
 TEST_F(CpuLaneTest, WritesToTheMemoryThatTheRequestNames) {
   const Tensor x = RandomTensor(norm::DType::kFloat32, 7 * 10, 3);
-  for (const Split split : {Split::kOnePiece, Split::kOddPieces}) {
+  for (const LaneSplit split : {LaneSplit::kOnePiece, LaneSplit::kOddPieces}) {
     Tensor y(norm::DType::kFloat32, 7 * 10);
     const auto probe = Make(model_, {1, 7, 10}, x, split);
     probe->request()->outputs = {{{static_cast<std::byte*>(y.data()), y.bytes()}, {}}};
@@ -318,7 +319,7 @@ TEST_F(CpuLaneTest, ARequestWhoseMemoryCannotBeHadFailsAlone) {
 
 TEST_F(CpuLaneTest, ReleasesTheInputBeforeDone) {
   const Tensor x = RandomTensor(norm::DType::kFloat32, 7 * 10, 7);
-  for (const Split split : {Split::kOnePiece, Split::kOddPieces}) {
+  for (const LaneSplit split : {LaneSplit::kOnePiece, LaneSplit::kOddPieces}) {
     const auto probe = Make(model_, {1, 7, 10}, x, split);
     const std::weak_ptr<void> input = probe->request()->input_owner;
     bool released = false;
@@ -331,7 +332,7 @@ TEST_F(CpuLaneTest, ReleasesTheInputBeforeDone) {
 TEST_F(CpuLaneTest, TellsStageTimesAndTheBatch) {
   const Tensor x = RandomTensor(norm::DType::kFloat32, 7 * 10, 8);
   const auto a = Make(model_, {1, 7, 10}, x);
-  const auto b = Make(model_, {1, 7, 10}, x, Split::kOddPieces);
+  const auto b = Make(model_, {1, 7, 10}, x, LaneSplit::kOddPieces);
   Run({a.get(), b.get()});
   for (const auto* probe : {a.get(), b.get()}) {
     const Completion& completion = probe->completion();

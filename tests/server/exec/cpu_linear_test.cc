@@ -51,7 +51,7 @@ std::shared_ptr<const Model> MakeLayer(const std::string& epilogue, ModelMetrics
   return OnCpu(model, kernels);
 }
 
-enum class Split { kOnePiece, kMisaligned, kPieces };
+enum class LinearSplit { kOnePiece, kMisaligned, kPieces };
 
 class CpuLinearTest : public CpuLaneFixture {
  protected:
@@ -69,19 +69,20 @@ class CpuLinearTest : public CpuLaneFixture {
     std::weak_ptr<void> owner;
   };
 
-  static ByteViews ViewsOf(const Tensor& tensor, Split split, std::vector<std::byte>& memory) {
+  static ByteViews ViewsOf(const Tensor& tensor, LinearSplit split,
+                           std::vector<std::byte>& memory) {
     const auto* data = static_cast<const std::byte*>(tensor.data());
     memory.resize(tensor.bytes() + 2);
-    std::byte* to = memory.data() + (split == Split::kMisaligned ? 1 : 0);
+    std::byte* to = memory.data() + (split == LinearSplit::kMisaligned ? 1 : 0);
     std::memcpy(to, data, tensor.bytes());
-    if (split != Split::kPieces || tensor.bytes() < 4) return {{to, tensor.bytes()}};
+    if (split != LinearSplit::kPieces || tensor.bytes() < 4) return {{to, tensor.bytes()}};
     // The second piece lies apart.
     const std::size_t cut = tensor.bytes() / 3;
     std::memmove(to + cut + 2, data + cut, tensor.bytes() - cut);
     return {{to, cut}, {to + cut + 2, tensor.bytes() - cut}};
   }
 
-  std::unique_ptr<Request> MakeRequest(Sent& sent, Split split) {
+  std::unique_ptr<Request> MakeRequest(Sent& sent, LinearSplit split) {
     auto request = std::make_unique<Request>();
     request->model = model_;
     request->dtype = sent.x.dtype();
@@ -125,7 +126,8 @@ class CpuLinearTest : public CpuLaneFixture {
 TEST_F(CpuLinearTest, ComputesTheReferencesResultHoweverTheInputsLie) {
   for (const norm::DType dtype :
        {norm::DType::kFloat32, norm::DType::kFloat16, norm::DType::kBFloat16}) {
-    for (const Split split : {Split::kOnePiece, Split::kMisaligned, Split::kPieces}) {
+    for (const LinearSplit split :
+         {LinearSplit::kOnePiece, LinearSplit::kMisaligned, LinearSplit::kPieces}) {
       SCOPED_TRACE(::testing::Message() << norm::Name(dtype) << " " << static_cast<int>(split));
       Sent sent(dtype, 5, 1);
       Run(MakeRequest(sent, split));
@@ -141,7 +143,7 @@ TEST_F(CpuLinearTest, RequestsOfDifferentSizesShareABatchAndKeepTheirBits) {
   std::vector<std::unique_ptr<Request>> requests;
   for (const std::int64_t samples : sizes) {
     together.emplace_back(norm::DType::kFloat32, samples, 10 * together.size());
-    const auto split = static_cast<Split>(together.size() % 3);
+    const auto split = static_cast<LinearSplit>(together.size() % 3);
     requests.push_back(MakeRequest(together.back(), split));
   }
   Run(std::move(requests));
@@ -151,7 +153,7 @@ TEST_F(CpuLinearTest, RequestsOfDifferentSizesShareABatchAndKeepTheirBits) {
     SCOPED_TRACE(i);
     ExpectRight(together[i]);
     Sent alone(norm::DType::kFloat32, sizes[i], 10 * i);
-    Run(MakeRequest(alone, Split::kOnePiece));
+    Run(MakeRequest(alone, LinearSplit::kOnePiece));
     const Buffer& output = alone.completion.outputs[0];
     ASSERT_EQ(output.size(), together[i].completion.outputs[0].size());
     if (output.size() == 0) continue;
@@ -163,7 +165,7 @@ TEST_F(CpuLinearTest, RequestsOfDifferentSizesShareABatchAndKeepTheirBits) {
 TEST_F(CpuLinearTest, ComputesALayerWithoutASecondInput) {
   model_ = MakeLayer("none", metrics_, kernels_);
   Sent sent(norm::DType::kFloat32, 4, 2);
-  Run(MakeRequest(sent, Split::kPieces));
+  Run(MakeRequest(sent, LinearSplit::kPieces));
   ExpectRight(sent);
 }
 
@@ -172,13 +174,13 @@ TEST_F(CpuLinearTest, WritesToTheMemoryThatTheRequestNamesAlsoOverItsOwnY) {
   Tensor out(norm::DType::kFloat32, 4 * kOut);
   out.CopyFrom(sent.y);
   auto* data = static_cast<std::byte*>(out.data());
-  std::unique_ptr<Request> request = MakeRequest(sent, Split::kOnePiece);
+  std::unique_ptr<Request> request = MakeRequest(sent, LinearSplit::kOnePiece);
   request->inputs[1].views = {{data, out.bytes()}};
   request->outputs = {{{data, out.bytes()}, {}}};
   Run(std::move(request));
   ASSERT_TRUE(sent.completion.status.ok()) << sent.completion.status;
   Sent again(norm::DType::kFloat32, 4, 3);
-  Run(MakeRequest(again, Split::kOnePiece));
+  Run(MakeRequest(again, LinearSplit::kOnePiece));
   EXPECT_EQ(std::memcmp(again.completion.outputs[0].data(), data, out.bytes()), 0);
 }
 
@@ -186,9 +188,9 @@ TEST_F(CpuLinearTest, ARequestWithoutItsSecondInputFailsAlone) {
   Sent good(norm::DType::kFloat32, 2, 4);
   Sent bad(norm::DType::kFloat32, 2, 5);
   std::vector<std::unique_ptr<Request>> requests;
-  requests.push_back(MakeRequest(bad, Split::kOnePiece));
+  requests.push_back(MakeRequest(bad, LinearSplit::kOnePiece));
   requests.back()->inputs.pop_back();
-  requests.push_back(MakeRequest(good, Split::kOnePiece));
+  requests.push_back(MakeRequest(good, LinearSplit::kOnePiece));
   Run(std::move(requests));
   EXPECT_EQ(bad.completion.status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(bad.completion.status.message()),

@@ -30,8 +30,6 @@ using norm::testing::Tensor;
 using norm::testing::TestSeed;
 using Dims = std::vector<std::int64_t>;
 
-constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
-
 struct Case {
   const char* name;
   std::string config;

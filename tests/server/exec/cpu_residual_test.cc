@@ -31,11 +31,10 @@ using norm::testing::Tensor;
 using norm::testing::TestSeed;
 using ::testing::HasSubstr;
 
-constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
 constexpr std::int64_t kLength = 19;
 
-struct Sent {
-  Sent(DType dtype, std::int64_t samples_of, std::int64_t length_of, std::uint64_t seed)
+struct SentSum {
+  SentSum(DType dtype, std::int64_t samples_of, std::int64_t length_of, std::uint64_t seed)
       : samples(samples_of),
         length(length_of),
         x(dtype, samples * length),
@@ -74,7 +73,7 @@ class CpuResidualTest : public CpuLaneFixture {
                    kernels_);
   }
 
-  std::unique_ptr<Request> MakeRequest(Sent& sent, Split x, Split residual) {
+  std::unique_ptr<Request> MakeRequest(SentSum& sent, Split x, Split residual) {
     auto request = std::make_unique<Request>();
     request->model = model_;
     request->dtype = sent.x.dtype();
@@ -93,14 +92,14 @@ class CpuResidualTest : public CpuLaneFixture {
     return request;
   }
 
-  static Tensor OutputOf(const Sent& sent, std::size_t index) {
+  static Tensor OutputOf(const SentSum& sent, std::size_t index) {
     EXPECT_EQ(sent.done, 1);
     EXPECT_EQ(sent.completion.outputs.size(), 3U) << "rstd is empty: nobody asks for it";
     return CpuLaneFixture::OutputOf(sent.completion, index, sent.x);
   }
 
   // The sum to the bit, and y within the type's tolerance of float64.
-  void ExpectRight(const Sent& sent, const Tensor& y, const Tensor& residual_out) {
+  void ExpectRight(const SentSum& sent, const Tensor& y, const Tensor& residual_out) {
     const auto& program = std::get<NormProgram>(model_->program());
     const norm::NormSpec& spec = program.Spec(sent.x.dtype());
     norm::Segment segment;
@@ -118,7 +117,7 @@ class CpuResidualTest : public CpuLaneFixture {
     ASSERT_TRUE(status.ok()) << status.message();
     EXPECT_EQ(norm::testing::Compare(y, expected, norm::testing::TightTolerance(y.dtype())), "");
   }
-  void ExpectRight(const Sent& sent) { ExpectRight(sent, OutputOf(sent, 0), OutputOf(sent, 1)); }
+  void ExpectRight(const SentSum& sent) { ExpectRight(sent, OutputOf(sent, 0), OutputOf(sent, 1)); }
 
   std::shared_ptr<const Model> model_;
 };
@@ -128,14 +127,14 @@ TEST_F(CpuResidualTest, GivesTheSameBitsHoweverTheInputsLie) {
     Load(length, DType::kFloat32);
     for (const DType dtype : kDTypes) {
       for (const std::int64_t samples : {0, 1, 2, 5, 23}) {
-        Sent whole(dtype, samples, length, 1);
+        SentSum whole(dtype, samples, length, 1);
         Run(MakeRequest(whole, Split::kOnePiece, Split::kOnePiece));
         ExpectRight(whole);
         for (const Split x : kSplits) {
           for (const Split residual : kSplits) {
             SCOPED_TRACE(absl::StrCat(norm::Name(dtype), " ", length, " ", samples, " ",
                                       static_cast<int>(x), static_cast<int>(residual)));
-            Sent sent(dtype, samples, length, 1);
+            SentSum sent(dtype, samples, length, 1);
             Run(MakeRequest(sent, x, residual));
             EXPECT_TRUE(OutputOf(sent, 0).SameBytes(OutputOf(whole, 0)));
             EXPECT_TRUE(OutputOf(sent, 1).SameBytes(OutputOf(whole, 1)));
@@ -151,13 +150,13 @@ TEST_F(CpuResidualTest, LongRowsThatAreCutKeepTheirBits) {
   constexpr std::int64_t kLong = 200'003;
   Load(kLong, DType::kFloat32);
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    Sent whole(dtype, 7, kLong, 3);
+    SentSum whole(dtype, 7, kLong, 3);
     Run(MakeRequest(whole, Split::kOnePiece, Split::kOnePiece));
     ExpectRight(whole);
     for (const auto& [x, residual] : {std::pair(Split::kAnywhere, Split::kAnywhere),
                                       std::pair(Split::kMisaligned, Split::kAnywhere),
                                       std::pair(Split::kAnywhere, Split::kAtSamples)}) {
-      Sent sent(dtype, 7, kLong, 3);
+      SentSum sent(dtype, 7, kLong, 3);
       Run(MakeRequest(sent, x, residual));
       EXPECT_TRUE(OutputOf(sent, 0).SameBytes(OutputOf(whole, 0)));
       EXPECT_TRUE(OutputOf(sent, 1).SameBytes(OutputOf(whole, 1)));
@@ -168,17 +167,17 @@ TEST_F(CpuResidualTest, LongRowsThatAreCutKeepTheirBits) {
 TEST_F(CpuResidualTest, RequestsOfDifferentSizesShareABatchAndKeepTheirBits) {
   const std::int64_t sizes[] = {1, 70, 3, 0, 1, 64, 2};
   for (const DType dtype : kDTypes) {
-    std::deque<Sent> together;
+    std::deque<SentSum> together;
     std::vector<std::unique_ptr<Request>> requests;
     for (const std::int64_t samples : sizes) {
-      Sent& sent = together.emplace_back(dtype, samples, kLength, 10 * together.size());
+      SentSum& sent = together.emplace_back(dtype, samples, kLength, 10 * together.size());
       requests.push_back(MakeRequest(sent, kSplits[random_() % 5], kSplits[random_() % 5]));
     }
     Run(std::move(requests));
     for (std::size_t i = 0; i < together.size(); ++i) {
       SCOPED_TRACE(i);
       ExpectRight(together[i]);
-      Sent alone(dtype, sizes[i], kLength, 10 * i);
+      SentSum alone(dtype, sizes[i], kLength, 10 * i);
       Run(MakeRequest(alone, Split::kOnePiece, Split::kOnePiece));
       EXPECT_TRUE(OutputOf(alone, 0).SameBytes(OutputOf(together[i], 0)));
       EXPECT_TRUE(OutputOf(alone, 1).SameBytes(OutputOf(together[i], 1)));
@@ -191,7 +190,7 @@ TEST_F(CpuResidualTest, TakesAWeightOfAnyFloatType) {
     Load(kLength, weight);
     for (const DType dtype : kDTypes) {
       SCOPED_TRACE(absl::StrCat(norm::Name(weight), " ", norm::Name(dtype)));
-      Sent sent(dtype, 5, kLength, 4);
+      SentSum sent(dtype, 5, kLength, 4);
       Run(MakeRequest(sent, Split::kAnywhere, Split::kOnePiece));
       ExpectRight(sent);
     }
@@ -205,7 +204,7 @@ TEST_F(CpuResidualTest, NansAndInfinitiesStayInTheirRow) {
   const double infinity = std::numeric_limits<double>::infinity();
   for (const DType dtype : kDTypes) {
     SCOPED_TRACE(norm::Name(dtype));
-    Sent sent(dtype, 5, kLength, 5);
+    SentSum sent(dtype, 5, kLength, 5);
     sent.x.Set(3, nan);
     sent.residual.Set(kLength + 4, infinity);
     sent.x.Set(2 * kLength + 5, infinity);
@@ -221,12 +220,12 @@ TEST_F(CpuResidualTest, NansAndInfinitiesStayInTheirRow) {
       EXPECT_TRUE(std::isnan(y.Get(2 * kLength + i)));
       EXPECT_EQ(std::isnan(sums.Get(2 * kLength + i)), i == 5);
     }
-    Sent clean(dtype, 5, kLength, 5);
+    SentSum clean(dtype, 5, kLength, 5);
     Run(MakeRequest(clean, Split::kOnePiece, Split::kOnePiece));
     const Tensor clean_y = OutputOf(clean, 0);
     for (std::int64_t i = 3 * kLength; i < y.count(); ++i) EXPECT_EQ(y.Get(i), clean_y.Get(i));
   }
-  Sent half(DType::kFloat16, 1, kLength, 6);
+  SentSum half(DType::kFloat16, 1, kLength, 6);
   half.x.Set(0, 60000);
   half.residual.Set(0, 60000);
   Run(MakeRequest(half, Split::kOnePiece, Split::kOnePiece));
@@ -244,7 +243,7 @@ TEST_F(CpuResidualTest, WritesToTheMemoryThatTheRequestNamesAlsoOverItsInputs) {
         for (const Where sum : {Where::kPool, Where::kOwn, Where::kInput}) {
           SCOPED_TRACE(absl::StrCat(norm::Name(dtype), " ", static_cast<int>(split),
                                     static_cast<int>(y), static_cast<int>(sum)));
-          Sent sent(dtype, 4, kLength, 7);
+          SentSum sent(dtype, 4, kLength, 7);
           std::unique_ptr<Request> request = MakeRequest(sent, split, split);
           request->outputs.resize(2);
           std::vector<Tensor> named;
@@ -280,7 +279,7 @@ TEST_F(CpuResidualTest, WritesToTheMemoryThatTheRequestNamesAlsoOverItsInputs) {
 
 // What is gathered goes to the outputs, so a request that names them takes no other memory.
 TEST_F(CpuResidualTest, NeedsNoMemoryBesideTheOutputs) {
-  Sent sent(DType::kFloat32, 40, kLength, 8);
+  SentSum sent(DType::kFloat32, 40, kLength, 8);
   std::unique_ptr<Request> request = MakeRequest(sent, Split::kAnywhere, Split::kMisaligned);
   Tensor y(DType::kFloat32, sent.x.count());
   Tensor sum(DType::kFloat32, sent.x.count());
@@ -292,8 +291,8 @@ TEST_F(CpuResidualTest, NeedsNoMemoryBesideTheOutputs) {
 }
 
 TEST_F(CpuResidualTest, ARequestWithoutItsResidualFailsAlone) {
-  Sent good(DType::kFloat32, 2, kLength, 9);
-  Sent bad(DType::kFloat32, 2, kLength, 10);
+  SentSum good(DType::kFloat32, 2, kLength, 9);
+  SentSum bad(DType::kFloat32, 2, kLength, 10);
   std::vector<std::unique_ptr<Request>> requests;
   requests.push_back(MakeRequest(bad, Split::kOnePiece, Split::kOnePiece));
   requests.back()->inputs.pop_back();

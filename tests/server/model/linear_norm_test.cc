@@ -14,6 +14,7 @@
 
 #include "server/model/config.h"
 #include "server/model/model.h"
+#include "tests/server/model/zero_parameter.h"
 
 namespace normd {
 namespace {
@@ -21,17 +22,11 @@ namespace {
 using norm::DType;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::ZeroParameter;
 
-constexpr char kLayer[] =
+constexpr char kTwoInputs[] =
     "linear_norm { in_features: 3 out_features: 5 epilogue { add: true multiply: true } }";
 constexpr char kPlain[] = "linear_norm { in_features: 3 out_features: 5 bias: false }";
-
-Parameter MakeParameter(std::string name, const std::vector<std::int64_t>& dims,
-                        DType dtype = DType::kFloat32) {
-  const Shape shape = *Shape::Create(dims);
-  const auto bytes = static_cast<std::size_t>(shape.elements()) * norm::SizeOf(dtype);
-  return {std::move(name), dtype, shape, std::shared_ptr<std::byte[]>(new std::byte[bytes]())};
-}
 
 class LinearModelTest : public ::testing::Test {
  protected:
@@ -43,8 +38,8 @@ class LinearModelTest : public ::testing::Test {
                          metrics_->ForModel("m", 1));
   }
   std::shared_ptr<Model> Layer() {
-    return *Create(kLayer, {MakeParameter("linear.weight", {5, 3}, DType::kBFloat16),
-                            MakeParameter("linear.bias", {5})});
+    return *Create(kTwoInputs, {ZeroParameter("linear.weight", {5, 3}, DType::kBFloat16),
+                                ZeroParameter("linear.bias", {5})});
   }
   std::string CreateError(const std::string& config, std::vector<Parameter> parameters) {
     const absl::Status status = Create(config, std::move(parameters)).status();
@@ -83,7 +78,7 @@ TEST_F(LinearModelTest, KnowsItsLayerInputsAndParameters) {
   EXPECT_EQ(program->params.bias.data, model->parameters()[1].data.get());
 
   const auto plain =
-      *Create(std::string(kPlain) + " activation: SILU", {MakeParameter("linear.weight", {5, 3})});
+      *Create(std::string(kPlain) + " activation: SILU", {ZeroParameter("linear.weight", {5, 3})});
   const auto& plain_program = std::get<LinearNormProgram>(plain->program());
   EXPECT_THAT(NamesOf(plain->inputs()), ElementsAre("x"));
   EXPECT_EQ(plain_program.spec.epilogue.activation, norm::Activation::kSilu);
@@ -109,19 +104,19 @@ TEST_F(LinearModelTest, RefusesAConfigThatIsWrong) {
 
 TEST_F(LinearModelTest, RefusesParametersThatDoNotMatch) {
   EXPECT_EQ(
-      CreateError(kLayer, {MakeParameter("linear.bias", {5})}),
+      CreateError(kTwoInputs, {ZeroParameter("linear.bias", {5})}),
       "parameter linear.weight: missing, wanted shape [5, 3]; the file has linear.bias F32 [5]");
-  EXPECT_EQ(CreateError(kLayer, {MakeParameter("linear.weight", {3, 5}),
-                                 MakeParameter("linear.bias", {5})}),
+  EXPECT_EQ(CreateError(kTwoInputs, {ZeroParameter("linear.weight", {3, 5}),
+                                     ZeroParameter("linear.bias", {5})}),
             "parameter linear.weight: shape [3, 5], wanted [5, 3]");
   EXPECT_EQ(
-      CreateError(kLayer, {MakeParameter("linear.weight", {5, 3})}),
+      CreateError(kTwoInputs, {ZeroParameter("linear.weight", {5, 3})}),
       "parameter linear.bias: missing, wanted shape [5]; the file has linear.weight F32 [5, 3]");
-  EXPECT_EQ(CreateError(kLayer, {MakeParameter("linear.weight", {5, 3}),
-                                 MakeParameter("linear.bias", {3})}),
+  EXPECT_EQ(CreateError(kTwoInputs, {ZeroParameter("linear.weight", {5, 3}),
+                                     ZeroParameter("linear.bias", {3})}),
             "parameter linear.bias: shape [3], wanted [5]");
-  EXPECT_THAT(CreateError(kPlain, {MakeParameter("linear.weight", {5, 3}),
-                                   MakeParameter("linear.bias", {5})}),
+  EXPECT_THAT(CreateError(kPlain, {ZeroParameter("linear.weight", {5, 3}),
+                                   ZeroParameter("linear.bias", {5})}),
               HasSubstr("parameter linear.bias: present, but the config does not use it"));
 }
 

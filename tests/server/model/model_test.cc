@@ -10,19 +10,14 @@
 #include <vector>
 
 #include "server/model/config.h"
+#include "tests/server/model/zero_parameter.h"
 
 namespace normd {
 namespace {
 
 using norm::DType;
 using ::testing::HasSubstr;
-
-Parameter MakeParameter(std::string name, const std::vector<std::int64_t>& dims,
-                        DType dtype = DType::kFloat32) {
-  const Shape shape = *Shape::Create(dims);
-  const auto bytes = static_cast<std::size_t>(shape.elements()) * norm::SizeOf(dtype);
-  return {std::move(name), dtype, shape, std::shared_ptr<std::byte[]>(new std::byte[bytes]())};
-}
+using testing::ZeroParameter;
 
 class ModelTest : public ::testing::Test {
  protected:
@@ -50,7 +45,7 @@ class ModelTest : public ::testing::Test {
 TEST_F(ModelTest, KnowsWhatItWasMadeOf) {
   const auto model =
       MustCreate("group_norm { channels: 4 groups: 2 } activation: SILU",
-                 {MakeParameter("weight", {4}), MakeParameter("bias", {4}, DType::kFloat16)});
+                 {ZeroParameter("weight", {4}), ZeroParameter("bias", {4}, DType::kFloat16)});
   EXPECT_EQ(model->name(), "m");
   EXPECT_EQ(model->version(), 3);
   EXPECT_EQ(model->config().group_norm().groups(), 2);
@@ -72,10 +67,10 @@ TEST_F(ModelTest, KnowsWhatItWasMadeOf) {
 }
 
 TEST_F(ModelTest, SpecAndParametersAreWhatTheKernelsAccept) {
-  const auto weight = MakeParameter("weight", {4});
-  const auto bias = MakeParameter("bias", {4});
-  const auto mean = MakeParameter("running_mean", {4});
-  const auto var = MakeParameter("running_var", {4});
+  const auto weight = ZeroParameter("weight", {4});
+  const auto bias = ZeroParameter("bias", {4});
+  const auto mean = ZeroParameter("running_mean", {4});
+  const auto var = ZeroParameter("running_var", {4});
   const std::pair<const char*, std::vector<Parameter>> cases[] = {
       {"instance_norm { channels: 4 }", {}},
       {"instance_norm { channels: 4 affine: true }", {weight, bias}},
@@ -115,28 +110,28 @@ TEST_F(ModelTest, RefusesAConfigThatIsWrong) {
 }
 
 TEST_F(ModelTest, NamesTheParameterWhoseShapeIsWrong) {
-  const auto bias = MakeParameter("bias", {4});
+  const auto bias = ZeroParameter("bias", {4});
   EXPECT_EQ(
-      CreateError("group_norm { channels: 4 groups: 2 }", {MakeParameter("weight", {5}), bias}),
+      CreateError("group_norm { channels: 4 groups: 2 }", {ZeroParameter("weight", {5}), bias}),
       "parameter weight: shape [5], wanted [4]");
   EXPECT_EQ(
-      CreateError("group_norm { channels: 4 groups: 2 }", {MakeParameter("weight", {4, 1}), bias}),
+      CreateError("group_norm { channels: 4 groups: 2 }", {ZeroParameter("weight", {4, 1}), bias}),
       "parameter weight: shape [4, 1], wanted [4]");
-  EXPECT_EQ(CreateError("layer_norm { normalized_shape: [2, 2] }", {MakeParameter("weight", {4})}),
+  EXPECT_EQ(CreateError("layer_norm { normalized_shape: [2, 2] }", {ZeroParameter("weight", {4})}),
             "parameter weight: shape [4], wanted [2, 2]");
   EXPECT_EQ(CreateError("layer_norm { normalized_shape: 4 }",
-                        {MakeParameter("weight", {4}), MakeParameter("bias", {})}),
+                        {ZeroParameter("weight", {4}), ZeroParameter("bias", {})}),
             "parameter bias: shape [], wanted [4]");
 }
 
 TEST_F(ModelTest, RefusesATorchParameterThatTheOperationDoesNotUse) {
-  const auto weight = MakeParameter("weight", {4});
+  const auto weight = ZeroParameter("weight", {4});
   EXPECT_EQ(CreateError("instance_norm { channels: 4 }", {weight}),
             "parameter weight: present, but the config does not use it, wanted no parameters");
-  EXPECT_EQ(CreateError("rms_norm { normalized_shape: 4 }", {weight, MakeParameter("bias", {4})}),
+  EXPECT_EQ(CreateError("rms_norm { normalized_shape: 4 }", {weight, ZeroParameter("bias", {4})}),
             "parameter bias: present, but the config does not use it, wanted weight");
   EXPECT_EQ(CreateError("group_norm { channels: 4 groups: 2 }",
-                        {weight, MakeParameter("bias", {4}), MakeParameter("running_mean", {4})}),
+                        {weight, ZeroParameter("bias", {4}), ZeroParameter("running_mean", {4})}),
             "parameter running_mean: present, but the config does not use it, wanted weight, bias");
 }
 
@@ -153,7 +148,7 @@ TEST_F(ModelTest, FindsParametersUnderTheNamesThatTheConfigGives) {
   const auto model = MustCreate(
       "layer_norm { normalized_shape: 4 } parameter_prefix: \"block.\" "
       "parameter_names { key: \"bias\" value: \"shift\" }",
-      {MakeParameter("block.shift", {4}, DType::kFloat16), MakeParameter("block.weight", {4})});
+      {ZeroParameter("block.shift", {4}, DType::kFloat16), ZeroParameter("block.weight", {4})});
   ASSERT_EQ(model->parameters().size(), 2u);
   EXPECT_EQ(std::get<NormProgram>(model->program()).params.beta.dtype, DType::kFloat16);
   EXPECT_EQ(std::get<NormProgram>(model->program()).params.gamma.dtype, DType::kFloat32);
@@ -161,14 +156,14 @@ TEST_F(ModelTest, FindsParametersUnderTheNamesThatTheConfigGives) {
 
 TEST_F(ModelTest, LeavesOutParametersOfOtherNames) {
   const auto model = MustCreate("rms_norm { normalized_shape: 4 }",
-                                {MakeParameter("extra", {1000}), MakeParameter("weight", {4})});
+                                {ZeroParameter("extra", {1000}), ZeroParameter("weight", {4})});
   ASSERT_EQ(model->parameters().size(), 1u);
   EXPECT_EQ(std::get<NormProgram>(model->program()).params.gamma.data,
             model->parameters()[0].data.get());
 }
 
 TEST_F(ModelTest, RefusesAParameterThatComesTwice) {
-  const auto weight = MakeParameter("weight", {4});
+  const auto weight = ZeroParameter("weight", {4});
   EXPECT_EQ(CreateError("rms_norm { normalized_shape: 4 }", {weight, weight}),
             "parameter weight: twice");
 }

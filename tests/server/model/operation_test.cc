@@ -32,7 +32,7 @@ using ::testing::HasSubstr;
 
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
 
-v1::ModelConfig Parse(const std::string& text) {
+v1::ModelConfig ParseConfig(const std::string& text) {
   const auto config = ParseModelConfig(text);
   EXPECT_TRUE(config.ok()) << config.status();
   return config.value_or(v1::ModelConfig());
@@ -129,7 +129,7 @@ TEST(OperationTest, EveryOperationOfTheSchemaIsRegistered) {
   for (int i = 0; i < oneof->field_count(); ++i) {
     const std::string& name = oneof->field(i)->name();
     EXPECT_THAT(missing, HasSubstr(name));
-    const auto operation = MakeOperation(Parse(name + " {}"));
+    const auto operation = MakeOperation(ParseConfig(name + " {}"));
     // Each needs at least its size, and says so under its own name.
     EXPECT_THAT(std::string(operation.status().message()), HasSubstr(name + "."));
     bool has_case = false;
@@ -140,7 +140,7 @@ TEST(OperationTest, EveryOperationOfTheSchemaIsRegistered) {
 
 TEST(OperationTest, GeometryAndOutputsAgree) {
   for (const Case& one : Cases()) {
-    const auto operation = MakeOperation(Parse(one.config));
+    const auto operation = MakeOperation(ParseConfig(one.config));
     ASSERT_TRUE(operation.ok()) << one.config << ": " << operation.status();
     for (const DType dtype : kDTypes) {
       if (!(*operation)->TakesDType(dtype)) continue;
@@ -243,7 +243,7 @@ TEST(OperationTest, EveryNumberThatLoadsIsOneThatTheKernelsTake) {
   int taken = 0;
   for (const Case& one : Cases()) {
     for (const std::string activation : {"", " activation: LEAKY_RELU"}) {
-      const v1::ModelConfig unchanged = Parse(one.config + activation);
+      const v1::ModelConfig unchanged = ParseConfig(one.config + activation);
       v1::ModelConfig config = unchanged;
       ForNumbers(unchanged, config, [&](const std::string& what) {
         if (!CheckModelConfig(config).ok()) return;
@@ -259,7 +259,7 @@ TEST(OperationTest, EveryNumberThatLoadsIsOneThatTheKernelsTake) {
 
 TEST(OperationTest, AxesThatAreApartCutPositionsIntoRuns) {
   const auto check = [](const std::string& axes, const std::vector<std::int64_t>& dims) {
-    const auto operation = MakeOperation(Parse("rms_norm { " + axes + " }"));
+    const auto operation = MakeOperation(ParseConfig("rms_norm { " + axes + " }"));
     EXPECT_TRUE(operation.ok()) << operation.status();
     EXPECT_EQ((*operation)->cut().at, CutRule::At::kSample);
     return (*operation)->Check({{DType::kFloat32, *Shape::Create(dims)}});
@@ -392,7 +392,7 @@ void ForEachShape(int rank, const std::function<void(const Dims&)>& visit, Dims 
 TEST(OperationTest, CheckAcceptsExactlyWhatTheSignatureSays) {
   for (const Case& one : Cases()) {
     SCOPED_TRACE(one.config);
-    const auto operation = *MakeOperation(Parse(one.config));
+    const auto operation = *MakeOperation(ParseConfig(one.config));
     const std::vector<TensorSignature>& tensors = operation->signature().inputs;
     int accepted = 0;
     int refused = 0;
@@ -438,7 +438,7 @@ TEST(OperationTest, CheckAcceptsExactlyWhatTheSignatureSays) {
 TEST(OperationTest, TheSignatureNamesEachTensorOnceAndIsAPattern) {
   for (const Case& one : Cases()) {
     SCOPED_TRACE(one.config);
-    const auto operation = *MakeOperation(Parse(one.config));
+    const auto operation = *MakeOperation(ParseConfig(one.config));
     for (const auto& tensors : {operation->signature().inputs, operation->signature().outputs}) {
       std::set<absl::string_view> names;
       for (const TensorSignature& tensor : tensors) {
@@ -459,7 +459,7 @@ TEST(OperationTest, TheSignatureNamesEachTensorOnceAndIsAPattern) {
 TEST(OperationTest, EveryTensorDividesIntoTheUnitsOfTheCutRule) {
   for (const Case& one : Cases()) {
     SCOPED_TRACE(one.config);
-    const auto operation = *MakeOperation(Parse(one.config));
+    const auto operation = *MakeOperation(ParseConfig(one.config));
     const CutRule cut = operation->cut();
     if (cut.at == CutRule::At::kRow) {
       EXPECT_EQ(operation->signature().inputs.size(), 1u);
@@ -490,7 +490,7 @@ TEST(OperationTest, EveryTensorDividesIntoTheUnitsOfTheCutRule) {
 TEST(OperationTest, AsksForNoStatisticsThatItDoesNotHave) {
   const auto names = [](const std::string& config) {
     std::vector<std::string> found;
-    const auto operation = *MakeOperation(Parse(config));
+    const auto operation = *MakeOperation(ParseConfig(config));
     for (const TensorSignature& output : operation->signature().outputs) {
       found.push_back(std::string(output.name) + (output.on_request ? "?" : ""));
     }
@@ -510,7 +510,7 @@ TEST(OperationTest, AsksForNoStatisticsThatItDoesNotHave) {
 // What costs more than its bytes tell does not hold up the thread that received it.
 TEST(OperationTest, OnlyWhatCostsInProportionToItsBytesRunsInline) {
   for (const Case& one : Cases()) {
-    const auto operation = *MakeOperation(Parse(one.config));
+    const auto operation = *MakeOperation(ParseConfig(one.config));
     const bool costly = one.config.rfind("linear_norm", 0) == 0 ||
                         one.config == "conditional_instance_norm { channels: 4 styles: 3 }";
     EXPECT_EQ(operation->runs_inline(), !costly) << one.config;
@@ -521,7 +521,7 @@ TEST(OperationTest, OnlyWhatCostsInProportionToItsBytesRunsInline) {
 TEST(OperationTest, AnOptionIsTakenOrRefusedByName) {
   for (const Case& one : Cases()) {
     SCOPED_TRACE(one.config);
-    const auto operation = *MakeOperation(Parse(one.config));
+    const auto operation = *MakeOperation(ParseConfig(one.config));
     EXPECT_TRUE(operation->CheckOptions({}, "m").ok());
     const auto tf32 = operation->CheckOptions({v1::PRECISION_TF32}, "m");
     const bool takes = one.config.rfind("linear_norm", 0) == 0;

@@ -31,7 +31,7 @@ using ::testing::Not;
 using testing::Safetensors;
 using testing::TempDir;
 
-constexpr std::int64_t kMaxBytes = std::int64_t{1} << 30;
+constexpr std::int64_t kMaxFileBytes = std::int64_t{1} << 30;
 constexpr char kConfig[] = "m/config.textproto";
 constexpr char kParams[] = "m/1/params.safetensors";
 
@@ -65,7 +65,7 @@ class RepositoryTest : public ::testing::Test {
                       [this] {
                         if (++reads_; after_read_) after_read_();
                       })
-        .Read("m", 1, kMaxBytes);
+        .Read("m", 1, kMaxFileBytes);
   }
 
   TempDir dir_;
@@ -259,7 +259,7 @@ TEST_F(RepositoryTest, NoExchangeOfLinksLeadsOut) {
   });
   const Repository repository({dir_.path()});
   for (int i = 0; i < 40; ++i) {
-    const auto files = repository.Read("m", 1, kMaxBytes);
+    const auto files = repository.Read("m", 1, kMaxFileBytes);
     if (files.ok()) {
       EXPECT_EQ(WeightsOf(*files)[0], 1);
     }

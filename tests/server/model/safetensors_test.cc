@@ -141,7 +141,9 @@ struct HostileCase {
   std::string content;
   const char* message;  // Part of the error's.
 };
-std::string CaseName(const ::testing::TestParamInfo<HostileCase>& info) { return info.param.name; }
+std::string HostileName(const ::testing::TestParamInfo<HostileCase>& info) {
+  return info.param.name;
+}
 void PrintTo(const HostileCase& hostile, std::ostream* out) { *out << hostile.name; }
 
 class HostileSafetensorsTest : public SafetensorsTest,
@@ -191,7 +193,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "data_offsets end at 8, but the file holds 4"},
         HostileCase{"TrailingData", WithOffsets("[0,4]") + "x", "but the file holds 5"},
         HostileCase{"DataWithoutTensors", WithHeader("{}", "x"), "but the file holds 1"}),
-    CaseName);
+    HostileName);
 
 INSTANTIATE_TEST_SUITE_P(
     Json, HostileSafetensorsTest,
@@ -229,7 +231,7 @@ INSTANTIATE_TEST_SUITE_P(
                                R"("w":{"dtype":"F32","shape":[0],"data_offsets":[4,4]}})",
                                "1234"),
                     "tensor \"w\": twice"}),
-    CaseName);
+    HostileName);
 
 INSTANTIATE_TEST_SUITE_P(
     Entry, HostileSafetensorsTest,
@@ -282,7 +284,7 @@ INSTANTIATE_TEST_SUITE_P(
         HostileCase{"OffsetsBeyondTheFile", WithOffsets("[4,8]"), "begin at 4, after a hole"},
         HostileCase{"OffsetsFarBeyondTheFile",
                     WithOffsets("[9223372036854775803,9223372036854775807]"), "after a hole"}),
-    CaseName);
+    HostileName);
 
 // Two tensors of these offsets over eight bytes.
 std::string Two(const std::string& first, const std::string& second) {
@@ -304,7 +306,7 @@ INSTANTIATE_TEST_SUITE_P(
                                R"("data_offsets":[0,9]}})",
                                "12345678"),
                     "end at 9, but the file holds 8"}),
-    CaseName);
+    HostileName);
 
 // Whatever comes in, what comes out is an error or a sound list of tensors.
 void ExpectSound(const std::vector<TensorEntry>& entries, std::int64_t data_bytes) {

@@ -12,7 +12,7 @@
 namespace normd {
 namespace {
 
-using State = TlsOpening::State;
+using TlsState = TlsOpening::State;
 using ::testing::HasSubstr;
 
 // What OpenSSL's client sends first, when it offers the versions `from` to `to`.
@@ -57,7 +57,7 @@ std::string Cut(const std::string& hello, std::size_t size) {
   return cut;
 }
 
-State StateOf(const std::string& bytes, std::uint16_t min_version = kTls12) {
+TlsState StateOf(const std::string& bytes, std::uint16_t min_version = kTls12) {
   return JudgeTlsOpening(bytes, min_version).state;
 }
 
@@ -68,8 +68,10 @@ TEST(TlsOpeningTest, TakesAHelloOfEveryVersionThatIsNewEnough) {
       if (from > to) continue;
       const std::string hello = Hello(from, to);
       ASSERT_GT(hello.size(), 40u);
-      EXPECT_EQ(StateOf(hello, kTls12), to >= TLS1_2_VERSION ? State::kHello : State::kOldVersion);
-      EXPECT_EQ(StateOf(hello, kTls13), to >= TLS1_3_VERSION ? State::kHello : State::kOldVersion);
+      EXPECT_EQ(StateOf(hello, kTls12),
+                to >= TLS1_2_VERSION ? TlsState::kHello : TlsState::kOldVersion);
+      EXPECT_EQ(StateOf(hello, kTls13),
+                to >= TLS1_3_VERSION ? TlsState::kHello : TlsState::kOldVersion);
     }
   }
   EXPECT_THAT(JudgeTlsOpening(Hello(TLS1_VERSION, TLS1_1_VERSION), kTls12).error,
@@ -83,44 +85,44 @@ TEST(TlsOpeningTest, WaitsForTheLastByteHoweverTheHelloIsCut) {
   for (const std::size_t size : {1, 2, 3, 4, 5, 37, 100, 1000}) {
     const std::string cut = Cut(hello, size);
     for (std::size_t end = 0; end < cut.size(); ++end) {
-      ASSERT_EQ(StateOf(cut.substr(0, end)), State::kIncomplete) << size << " " << end;
+      ASSERT_EQ(StateOf(cut.substr(0, end)), TlsState::kIncomplete) << size << " " << end;
     }
-    EXPECT_EQ(StateOf(cut), State::kHello);
-    EXPECT_EQ(StateOf(cut + "what follows"), State::kHello);
+    EXPECT_EQ(StateOf(cut), TlsState::kHello);
+    EXPECT_EQ(StateOf(cut + "what follows"), TlsState::kHello);
   }
 }
 
 TEST(TlsOpeningTest, KnowsWhatSpeaksWithoutTls) {
   const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-  EXPECT_EQ(StateOf(preface), State::kPlainHttp2);
+  EXPECT_EQ(StateOf(preface), TlsState::kPlainHttp2);
   EXPECT_THAT(JudgeTlsOpening(preface, kTls12).error, HasSubstr("HTTP/2 without TLS"));
-  EXPECT_EQ(StateOf("GET / HTTP/1.1\r\n"), State::kHttp1);
-  EXPECT_EQ(StateOf("PRINT / HTTP/1.1\r\n"), State::kHttp1);
-  EXPECT_EQ(StateOf("PRI / HTTP/1.1\r\n"), State::kHttp1);
+  EXPECT_EQ(StateOf("GET / HTTP/1.1\r\n"), TlsState::kHttp1);
+  EXPECT_EQ(StateOf("PRINT / HTTP/1.1\r\n"), TlsState::kHttp1);
+  EXPECT_EQ(StateOf("PRI / HTTP/1.1\r\n"), TlsState::kHttp1);
   for (const char* part : {"", "P", "PR", "PRI", "PRI *", "G", "OPTIONS"}) {
-    EXPECT_EQ(StateOf(part), State::kIncomplete) << part;
+    EXPECT_EQ(StateOf(part), TlsState::kIncomplete) << part;
   }
   for (const char* other :
        {"get / ", "\x80\x2e\x01\x03\x01", "GE\n", "\x15\x03\x01", "AAAAAAAAAAAAAAAAAAAAAAAA"}) {
-    EXPECT_EQ(StateOf(other), State::kViolation) << other;
+    EXPECT_EQ(StateOf(other), TlsState::kViolation) << other;
   }
 }
 
 TEST(TlsOpeningTest, EndsWhatNeverBecomesAHello) {
   // Sizes that are claimed are not waited for beyond the bound.
-  EXPECT_EQ(StateOf(std::string("\x16\x03\x01\x00\x04\x01\xff\xff\xff", 9)), State::kViolation);
-  EXPECT_EQ(StateOf(std::string("\x16\x03\x01\x00\x04\x01\x00\x40\x00", 9)), State::kViolation);
+  EXPECT_EQ(StateOf(std::string("\x16\x03\x01\x00\x04\x01\xff\xff\xff", 9)), TlsState::kViolation);
+  EXPECT_EQ(StateOf(std::string("\x16\x03\x01\x00\x04\x01\x00\x40\x00", 9)), TlsState::kViolation);
   // Neither are heads of records without end.
   std::string endless = Record("\x01");
   while (endless.size() < kMaxHelloBytes) endless += Record(std::string(1, '\0'));
-  EXPECT_NE(StateOf(endless.substr(0, kMaxHelloBytes)), State::kIncomplete);
+  EXPECT_NE(StateOf(endless.substr(0, kMaxHelloBytes)), TlsState::kIncomplete);
   std::string slow = Record(std::string("\x01\x00\x20\x00", 4));  // 8 KiB, a byte in each record.
   while (slow.size() < kMaxHelloBytes) slow += Record(std::string(1, 'x'));
-  EXPECT_EQ(StateOf(slow.substr(0, kMaxHelloBytes)), State::kViolation);
-  EXPECT_EQ(StateOf(std::string("\x16\x03\x01\x00\x00", 5)), State::kViolation);  // Empty.
-  EXPECT_EQ(StateOf(Record(std::string("\x02\x00\x00\x00", 4))), State::kViolation);
-  EXPECT_EQ(StateOf(Record("\x01") + "\x15\x03\x01"), State::kIncomplete);
-  EXPECT_EQ(StateOf(Record("\x01") + std::string("\x15\x03\x01\x00\x01", 5)), State::kViolation);
+  EXPECT_EQ(StateOf(slow.substr(0, kMaxHelloBytes)), TlsState::kViolation);
+  EXPECT_EQ(StateOf(std::string("\x16\x03\x01\x00\x00", 5)), TlsState::kViolation);  // Empty.
+  EXPECT_EQ(StateOf(Record(std::string("\x02\x00\x00\x00", 4))), TlsState::kViolation);
+  EXPECT_EQ(StateOf(Record("\x01") + "\x15\x03\x01"), TlsState::kIncomplete);
+  EXPECT_EQ(StateOf(Record("\x01") + std::string("\x15\x03\x01\x00\x01", 5)), TlsState::kViolation);
 }
 
 // Damage anywhere ends in one of the states, without reading beyond the bytes (the sanitizers
@@ -137,9 +139,9 @@ TEST(TlsOpeningTest, HasAFinalStateForEveryDamage) {
     }
     bytes.resize(bytes.size() - random() % 3);
     const std::vector<char> exact(bytes.begin(), bytes.end());
-    const State state =
+    const TlsState state =
         JudgeTlsOpening(absl::string_view(exact.data(), exact.size()), kTls12).state;
-    if (state == State::kIncomplete) continue;
+    if (state == TlsState::kIncomplete) continue;
     ++finals;
     EXPECT_EQ(StateOf(bytes + std::string(random() % 50, 'x')), state);
   }
@@ -147,10 +149,10 @@ TEST(TlsOpeningTest, HasAFinalStateForEveryDamage) {
 }
 
 TEST(TlsOpeningTest, TellsEachPeerInItsOwnProtocol) {
-  EXPECT_THAT(TlsRefusal(State::kHttp1), HasSubstr("HTTP/1.1 400 Bad Request"));
-  EXPECT_EQ(TlsRefusal(State::kOldVersion).substr(5), std::string("\x02\x46"));
-  EXPECT_EQ(TlsRefusal(State::kViolation).substr(5), std::string("\x02\x28"));
-  EXPECT_EQ(TlsRefusal(State::kPlainHttp2), "");
+  EXPECT_THAT(TlsRefusal(TlsState::kHttp1), HasSubstr("HTTP/1.1 400 Bad Request"));
+  EXPECT_EQ(TlsRefusal(TlsState::kOldVersion).substr(5), std::string("\x02\x46"));
+  EXPECT_EQ(TlsRefusal(TlsState::kViolation).substr(5), std::string("\x02\x28"));
+  EXPECT_EQ(TlsRefusal(TlsState::kPlainHttp2), "");
 }
 
 }  // namespace

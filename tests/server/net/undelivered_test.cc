@@ -13,7 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr std::int64_t kMiB = 1 << 20;
+constexpr std::int64_t kMebibyte = 1 << 20;
 
 // A connection and the time.
 class Traffic {
@@ -49,7 +49,7 @@ class Traffic {
 
 TrafficLimits Limits() {
   TrafficLimits limits;
-  limits.connection_bytes = 100 * kMiB;
+  limits.connection_bytes = 100 * kMebibyte;
   limits.message_timeout = seconds(30);
   limits.min_bytes_per_second = 4096;
   return limits;
@@ -57,10 +57,10 @@ TrafficLimits Limits() {
 
 TEST(UndeliveredTest, CountsAHalfSentMessage) {
   Traffic traffic(Limits());
-  traffic.After(milliseconds(100), 50 * kMiB);
-  EXPECT_GT(traffic.undelivered().bytes(), 49 * kMiB);
-  EXPECT_LE(traffic.undelivered().bytes(), 50 * kMiB);
-  traffic.After(milliseconds(100), kMiB, 51 * kMiB, 1);
+  traffic.After(milliseconds(100), 50 * kMebibyte);
+  EXPECT_GT(traffic.undelivered().bytes(), 49 * kMebibyte);
+  EXPECT_LE(traffic.undelivered().bytes(), 50 * kMebibyte);
+  traffic.After(milliseconds(100), kMebibyte, 51 * kMebibyte, 1);
   EXPECT_EQ(traffic.undelivered().bytes(), 0);
 }
 
@@ -78,7 +78,7 @@ TEST(UndeliveredTest, KeepsASlowUploadAboveTheLeastRate) {
   for (const std::int64_t rate : {4200, 10000, 100000}) {
     Traffic traffic(Limits());
     for (int tenth = 0; tenth < 36000; ++tenth) {
-      if (rate * tenth / 10 > 99 * kMiB) break;
+      if (rate * tenth / 10 > 99 * kMebibyte) break;
       ASSERT_EQ(traffic.After(milliseconds(100), rate / 10 + 1), TrafficVerdict::kFine) << rate;
     }
   }
@@ -86,7 +86,7 @@ TEST(UndeliveredTest, KeepsASlowUploadAboveTheLeastRate) {
 
 TEST(UndeliveredTest, EndsAnUploadBelowTheLeastRate) {
   Traffic traffic(Limits());
-  traffic.After(milliseconds(100), kMiB);
+  traffic.After(milliseconds(100), kMebibyte);
   TrafficVerdict verdict = TrafficVerdict::kFine;
   for (int tenth = 0; tenth < 700 && verdict == TrafficVerdict::kFine; ++tenth) {
     verdict = traffic.After(milliseconds(100), 100);
@@ -97,7 +97,7 @@ TEST(UndeliveredTest, EndsAnUploadBelowTheLeastRate) {
 TEST(UndeliveredTest, StreamsAreNotStalled) {
   Traffic traffic(Limits());
   traffic.sample().open_streams = 1;
-  traffic.After(milliseconds(100), kMiB);
+  traffic.After(milliseconds(100), kMebibyte);
   EXPECT_EQ(traffic.SilenceUntilStalled(seconds(300)), Duration::max());
   traffic.sample().open_streams = 0;
   EXPECT_LE(traffic.SilenceUntilStalled(seconds(300)), seconds(60));
@@ -105,8 +105,8 @@ TEST(UndeliveredTest, StreamsAreNotStalled) {
 
 TEST(UndeliveredTest, EndsWhatHoldsMoreThanItsCallsCanNeed) {
   Traffic traffic(Limits());
-  EXPECT_EQ(traffic.After(milliseconds(10), 90 * kMiB), TrafficVerdict::kFine);
-  EXPECT_EQ(traffic.After(milliseconds(10), 20 * kMiB), TrafficVerdict::kOversize);
+  EXPECT_EQ(traffic.After(milliseconds(10), 90 * kMebibyte), TrafficVerdict::kFine);
+  EXPECT_EQ(traffic.After(milliseconds(10), 20 * kMebibyte), TrafficVerdict::kOversize);
 }
 
 // Honest traffic of every kind: after millions of messages nothing is left to be held against it.
@@ -200,33 +200,33 @@ TEST(UndeliveredTest, EndsADripOfAnyRate) {
 TEST(UndeliveredTest, AnHourOfSilenceIsNotSavedUp) {
   Traffic traffic(Limits());
   traffic.After(std::chrono::hours(1), 0);
-  traffic.After(milliseconds(10), 10 * kMiB);
-  EXPECT_GT(traffic.undelivered().bytes(), 9 * kMiB);
+  traffic.After(milliseconds(10), 10 * kMebibyte);
+  EXPECT_GT(traffic.undelivered().bytes(), 9 * kMebibyte);
 }
 
 TEST(UndeliveredTest, OldBytesHaveBeenThereForASecond) {
   Traffic traffic(Limits());
-  traffic.After(milliseconds(100), 40 * kMiB);
+  traffic.After(milliseconds(100), 40 * kMebibyte);
   EXPECT_EQ(traffic.undelivered().old_bytes(), 0);
   for (int tenth = 0; tenth < 25; ++tenth) traffic.After(milliseconds(100), 0);
-  EXPECT_GT(traffic.undelivered().old_bytes(), 39 * kMiB);
+  EXPECT_GT(traffic.undelivered().old_bytes(), 39 * kMebibyte);
   // A fast upload has nothing old although something is always there.
   Traffic busy(Limits());
   for (int tenth = 0; tenth < 100; ++tenth) {
-    busy.After(milliseconds(50), 8 * kMiB);
-    busy.After(milliseconds(50), 0, 8 * kMiB, 1);
+    busy.After(milliseconds(50), 8 * kMebibyte);
+    busy.After(milliseconds(50), 0, 8 * kMebibyte, 1);
     EXPECT_EQ(busy.undelivered().old_bytes(), 0);
   }
 }
 
 TEST(UndeliveredTest, IsCappedByWhatIsKnownOtherwise) {
   Traffic traffic(Limits());
-  traffic.After(milliseconds(100), 50 * kMiB);
+  traffic.After(milliseconds(100), 50 * kMebibyte);
   Undelivered undelivered = traffic.undelivered();
-  undelivered.Cap(60 * kMiB);
-  EXPECT_GT(undelivered.bytes(), 49 * kMiB);
-  undelivered.Cap(2 * kMiB);
-  EXPECT_EQ(undelivered.bytes(), 2 * kMiB);
+  undelivered.Cap(60 * kMebibyte);
+  EXPECT_GT(undelivered.bytes(), 49 * kMebibyte);
+  undelivered.Cap(2 * kMebibyte);
+  EXPECT_EQ(undelivered.bytes(), 2 * kMebibyte);
 }
 
 // Any order of beginnings, messages, ends and looks, with some of them within a look. A handler
@@ -279,11 +279,12 @@ TEST(WaitingStreamsTest, APauseShowsThatNothingWaits) {
   WaitingStreams waiting;
   const TimePoint begin{};
   const StreamCounts streams{1, 7};
-  EXPECT_GT(waiting.MostHeld(1, streams, 50 * kMiB, begin), 50 * kMiB) << "may be another's place";
+  EXPECT_GT(waiting.MostHeld(1, streams, 50 * kMebibyte, begin), 50 * kMebibyte)
+      << "may be another's place";
   EXPECT_FALSE(waiting.IsDue(begin));
-  EXPECT_EQ(waiting.MostHeld(1, streams, 50 * kMiB + 10, begin + seconds(1)), 10);
-  EXPECT_EQ(waiting.MostHeld(0, {0, 8}, 51 * kMiB + 10, begin + seconds(2)), kMiB);
-  EXPECT_GT(waiting.MostHeld(0, {1, 8}, 51 * kMiB + 10, begin + seconds(3)), 50 * kMiB);
+  EXPECT_EQ(waiting.MostHeld(1, streams, 50 * kMebibyte + 10, begin + seconds(1)), 10);
+  EXPECT_EQ(waiting.MostHeld(0, {0, 8}, 51 * kMebibyte + 10, begin + seconds(2)), kMebibyte);
+  EXPECT_GT(waiting.MostHeld(0, {1, 8}, 51 * kMebibyte + 10, begin + seconds(3)), 50 * kMebibyte);
 }
 
 }  // namespace

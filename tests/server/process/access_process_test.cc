@@ -37,7 +37,7 @@ Code Normalize(const NormdProcess& normd, char identity) {
   return normd.NewStub()->Normalize(&context, RmsNormRequest(1), &response).error_code();
 }
 
-Code Load(const NormdProcess& normd, char identity) {
+Code LoadModel(const NormdProcess& normd, char identity) {
   grpc::ClientContext context;
   if (identity != ' ') context.AddMetadata("authorization", BearerOf(identity));
   v1::LoadModelRequest request;
@@ -65,8 +65,8 @@ TEST_F(AccessProcessTest, APolicyHoldsAndFollowsItsFiles) {
   EXPECT_EQ(Normalize(normd, 'x'), Code::UNAUTHENTICATED);
   EXPECT_EQ(Normalize(normd, 'o'), Code::PERMISSION_DENIED);
   EXPECT_EQ(Normalize(normd, 'u'), Code::OK);
-  EXPECT_EQ(Load(normd, 'u'), Code::PERMISSION_DENIED);
-  EXPECT_EQ(Load(normd, 'o'), Code::OK);
+  EXPECT_EQ(LoadModel(normd, 'u'), Code::PERMISSION_DENIED);
+  EXPECT_EQ(LoadModel(normd, 'o'), Code::OK);
   folder_.Write("tokens", TokenLine("u", TokenOf('n')));
   while (Normalize(normd, 'n') != Code::OK) std::this_thread::yield();
   EXPECT_EQ(Normalize(normd, 'u'), Code::UNAUTHENTICATED);
@@ -116,12 +116,12 @@ TEST_F(AccessProcessTest, AStartFailsWithOneLineThatNamesTheFileAndThePlace) {
 TEST_F(AccessProcessTest, WithoutAPolicyLoadsAreTakenOnLoopbackAlone) {
   NormdProcess local({"--lame_duck=0s"});
   ASSERT_NE(local.grpc_address(), "") << local.child().output();
-  EXPECT_EQ(Load(local, ' '), Code::OK);
+  EXPECT_EQ(LoadModel(local, ' '), Code::OK);
   for (const bool on : {false, true}) {
     NormdProcess wide(
         {"--listen=0.0.0.0:0", "--insecure", on ? "--admin=on" : "--admin=auto", "--lame_duck=0s"});
     ASSERT_NE(wide.grpc_address(), "") << wide.child().output();
-    EXPECT_EQ(Load(wide, ' '), on ? Code::OK : Code::PERMISSION_DENIED);
+    EXPECT_EQ(LoadModel(wide, ' '), on ? Code::OK : Code::PERMISSION_DENIED);
     EXPECT_EQ(Normalize(wide, ' '), Code::OK);
   }
 }

@@ -16,9 +16,9 @@
 namespace normd {
 namespace {
 
+using testing::kPage;
 using testing::SharedFile;
 
-constexpr std::size_t kPage = 4096;
 constexpr std::size_t kBytes = 16 * kPage;
 
 // The server's own mapping of a client's file, guarded.

@@ -32,9 +32,8 @@ namespace {
 
 using testing::FakePageLocker;
 using ::testing::HasSubstr;
+using testing::kPage;
 using testing::SharedFile;
-
-constexpr std::int64_t kPage = 4096;
 
 // Of the process.
 int MappingsOf(const SharedFile& file) {

@@ -21,9 +21,8 @@ namespace normd {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::kPage;
 using testing::SharedFile;
-
-constexpr std::int64_t kPage = 4096;
 
 std::ptrdiff_t MappingsOfTheProcess() {
   std::ifstream maps("/proc/self/maps");

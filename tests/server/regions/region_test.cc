@@ -16,10 +16,10 @@ namespace normd {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::kPage;
 using testing::SharedFile;
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-constexpr std::int64_t kPage = 4096;
 
 absl::StatusOr<std::shared_ptr<const Region>> Map(const SharedFile& file, std::int64_t offset,
                                                   std::int64_t bytes) {

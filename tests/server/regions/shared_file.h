@@ -4,11 +4,14 @@
 #define NORMD_TESTS_SERVER_REGIONS_SHARED_FILE_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "base/descriptor.h"
 
 namespace normd::testing {
+
+inline constexpr std::int64_t kPage = 4096;
 
 // A POSIX shared memory object of `bytes`, mapped whole; gone with this.
 class SharedFile {

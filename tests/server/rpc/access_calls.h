@@ -16,6 +16,9 @@
 
 namespace normd::testing {
 
+// A method, as MakeCall takes it.
+inline constexpr char kNormalize[] = "/normd.v1.NormService/Normalize";
+
 // What a method needs, and whether it names a model.
 struct AccessRule {
   Right right;

@@ -34,7 +34,7 @@ using testing::StreamResult;
 using testing::TestServer;
 using testing::TestServerOptions;
 
-constexpr char kModel[] = "add_rms_norm_4096";
+constexpr char kAddRmsNorm[] = "add_rms_norm_4096";
 constexpr char kMatrices[] = "matrices";  // Over 4 x 8; a sample is not the last dimension.
 
 TestServerOptions SmallPieces() {
@@ -79,7 +79,7 @@ void AddMatrices(TestServer& server) {
   ASSERT_TRUE(status.ok()) << status.error_message();
 }
 
-v1::NormalizeResponse Unary(TestServer& server, const v1::NormalizeRequest& request) {
+v1::NormalizeResponse TwoOutputs(TestServer& server, const v1::NormalizeRequest& request) {
   grpc::ClientContext context;
   v1::NormalizeResponse response;
   const grpc::Status status = server.stub().Normalize(&context, request, &response);
@@ -88,8 +88,8 @@ v1::NormalizeResponse Unary(TestServer& server, const v1::NormalizeRequest& requ
   return response;
 }
 
-void ExpectRight(TestServer& server, const v1::NormalizeRequest& request,
-                 const v1::NormalizeResponse& response) {
+void ExpectSumAndNorm(TestServer& server, const v1::NormalizeRequest& request,
+                      const v1::NormalizeResponse& response) {
   const auto expected = JudgeOutputs(server, request, response);
   ASSERT_TRUE(expected.ok()) << expected.status();
   // The sum is exact.
@@ -106,17 +106,17 @@ TEST(AddRmsNormTest, AnswersWithBothOutputsByName) {
   TestServer server;
   for (const v1::DataType dtype : {v1::FLOAT32, v1::FLOAT64, v1::FLOAT16, v1::BFLOAT16}) {
     SCOPED_TRACE(v1::DataType_Name(dtype));
-    v1::NormalizeRequest request = MakeAdd(kModel, {2, 3, 4096}, dtype);
-    const v1::NormalizeResponse response = Unary(server, request);
+    v1::NormalizeRequest request = MakeAdd(kAddRmsNorm, {2, 3, 4096}, dtype);
+    const v1::NormalizeResponse response = TwoOutputs(server, request);
     EXPECT_EQ(response.outputs(0).name(), "y");
     EXPECT_EQ(response.outputs(1).name(), "residual_out");
     for (const v1::Tensor& output : response.outputs()) {
       EXPECT_THAT(output.shape(), ElementsAre(2, 3, 4096));
       EXPECT_EQ(output.dtype(), dtype);
     }
-    ExpectRight(server, request, response);
+    ExpectSumAndNorm(server, request, response);
     request.mutable_inputs()->SwapElements(0, 1);
-    const v1::NormalizeResponse swapped = Unary(server, request);
+    const v1::NormalizeResponse swapped = TwoOutputs(server, request);
     EXPECT_EQ(swapped.outputs(0).data(), response.outputs(0).data());
   }
 }
@@ -126,10 +126,10 @@ TEST(AddRmsNormTest, EveryChunkingOfAStreamGivesTheBitsOfTheUnaryCall) {
   AddMatrices(server);
   std::mt19937_64 random(norm::testing::TestSeed());
   for (const v1::NormalizeRequest& request :
-       {MakeAdd(kModel, {9, 4096}), MakeAdd(kModel, {9, 4096}, v1::BFLOAT16),
+       {MakeAdd(kAddRmsNorm, {9, 4096}), MakeAdd(kAddRmsNorm, {9, 4096}, v1::BFLOAT16),
         MakeAdd(kMatrices, {1009, 4, 8}), MakeAdd(kMatrices, {1009, 4, 8}, v1::FLOAT64)}) {
-    const v1::NormalizeResponse wanted = Unary(server, request);
-    ExpectRight(server, request, wanted);
+    const v1::NormalizeResponse wanted = TwoOutputs(server, request);
+    ExpectSumAndNorm(server, request, wanted);
     for (const std::size_t most : {300, 5000, 50'000}) {
       SCOPED_TRACE(absl::StrCat(request.model(), ", chunks of up to ", most));
       const StreamResult result =
@@ -160,8 +160,8 @@ TEST(AddRmsNormTest, EveryChunkingOfAStreamGivesTheBitsOfTheUnaryCall) {
 
 TEST(AddRmsNormTest, NoSamplesGiveNoneBothWays) {
   TestServer server;
-  const v1::NormalizeRequest request = MakeAdd(kModel, {0, 4096});
-  const v1::NormalizeResponse response = Unary(server, request);
+  const v1::NormalizeRequest request = MakeAdd(kAddRmsNorm, {0, 4096});
+  const v1::NormalizeResponse response = TwoOutputs(server, request);
   for (const v1::Tensor& output : response.outputs()) {
     EXPECT_THAT(output.shape(), ElementsAre(0, 4096));
     EXPECT_EQ(output.data(), "");

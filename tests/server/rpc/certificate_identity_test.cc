@@ -33,10 +33,10 @@ using google::protobuf::MethodDescriptor;
 using ::testing::HasSubstr;
 using Code = grpc::StatusCode;
 
-constexpr char kModel[] = "instance_norm_64";
+constexpr char kUsersModel[] = "instance_norm_64";
 
 // The identities of AccessRules, by certificates; t, which observes, by its token alone.
-constexpr char kPolicy[] = R"(
+constexpr char kCertificatePolicy[] = R"(
 role { name: "health" health: true }
 role { name: "user" infer: "instance_norm_64" }
 role { name: "other" infer: "rms_*" }
@@ -127,7 +127,7 @@ class CertificateIdentityTest : public ::testing::Test {
   // Who a client is, by what it may have described: "u", "w", "v", "anybody" or "nobody".
   static std::string WhoByGrpc(const std::shared_ptr<grpc::Channel>& channel) {
     constexpr char kGetModel[] = "normd.v1.NormService.GetModel";
-    const Code own = Call(channel, kGetModel, kModel).status.error_code();
+    const Code own = Call(channel, kGetModel, kUsersModel).status.error_code();
     const Code other = Call(channel, kGetModel, "rms_norm_4096").status.error_code();
     if (own == Code::OK) return other == Code::OK ? "v" : "u";
     if (other == Code::OK) return "w";
@@ -137,7 +137,7 @@ class CertificateIdentityTest : public ::testing::Test {
     return live == Code::OK ? "anybody" : "nobody";
   }
   std::string WhoByHttp(const TestCertificate* certificate) const {
-    const int own = HttpStatusOf(absl::StrCat("/v2/models/", kModel, "/ready"), certificate);
+    const int own = HttpStatusOf(absl::StrCat("/v2/models/", kUsersModel, "/ready"), certificate);
     const int other = HttpStatusOf("/v2/models/rms_norm_4096/ready", certificate);
     if (own == 200) return other == 200 ? "v" : "u";
     if (other == 200) return "w";
@@ -156,7 +156,7 @@ class CertificateIdentityTest : public ::testing::Test {
 };
 
 TEST_F(CertificateIdentityTest, EveryMethodKeepsItsRuleForCertificatesToo) {
-  Start(absl::StrCat(kPolicy, kAnonymous));
+  Start(absl::StrCat(kCertificatePolicy, kAnonymous));
   // x: nobody's, so anonymous, as ' ', who shows none.
   const std::map<char, std::string> names = {
       {'h', "DNS:h.normd.test"},          {'u', "URI:spiffe://normd.test/u"},
@@ -175,7 +175,7 @@ TEST_F(CertificateIdentityTest, EveryMethodKeepsItsRuleForCertificatesToo) {
       const AccessRule& rule = AccessRules().at(method.full_name());
       seen.insert(method.full_name());
       for (const auto& [identity, channel] : channels) {
-        const Ending ending = MakeCall(channel, "", PathOf(method), WireFor(method, kModel));
+        const Ending ending = MakeCall(channel, "", PathOf(method), WireFor(method, kUsersModel));
         const std::string what = absl::StrCat(method.full_name(), " by '", std::string(1, identity),
                                               "': ", ending.status.error_message());
         const bool anonymous = identity == ' ' || identity == 'x';
@@ -194,11 +194,11 @@ TEST_F(CertificateIdentityTest, EveryMethodKeepsItsRuleForCertificatesToo) {
 }
 
 TEST_F(CertificateIdentityTest, ARefusalIsTheSameWhetherOrNotThereIsSuchAModel) {
-  Start(kPolicy);
+  Start(kCertificatePolicy);
   const TestCertificate other = Named("DNS:w.normd.test");
   const TestCertificate operator_only = Named("DNS:a.normd.test");
   constexpr char kGone[] = "nobody_has_this!";
-  static_assert(sizeof(kGone) == sizeof(kModel));
+  static_assert(sizeof(kGone) == sizeof(kUsersModel));
   for (const TestCertificate* certificate :
        {&other, &operator_only, static_cast<const TestCertificate*>(nullptr)}) {
     const auto channel = ChannelOf(certificate);
@@ -208,14 +208,14 @@ TEST_F(CertificateIdentityTest, ARefusalIsTheSameWhetherOrNotThereIsSuchAModel) 
           "inference.GRPCInferenceService.ModelStreamInfer",
           "inference.GRPCInferenceService.ModelReady",
           "inference.GRPCInferenceService.ModelConfig"}) {
-      const Ending there = Call(channel, method, kModel);
+      const Ending there = Call(channel, method, kUsersModel);
       const Ending gone = Call(channel, method, kGone);
       EXPECT_EQ(there.status.error_code(), gone.status.error_code()) << method;
       EXPECT_EQ(there.status.error_message(),
-                absl::StrReplaceAll(gone.status.error_message(), {{kGone, kModel}}))
+                absl::StrReplaceAll(gone.status.error_message(), {{kGone, kUsersModel}}))
           << method;
       EXPECT_EQ(there.messages, gone.messages) << method;
-      EXPECT_EQ(there.last_message, absl::StrReplaceAll(gone.last_message, {{kGone, kModel}}))
+      EXPECT_EQ(there.last_message, absl::StrReplaceAll(gone.last_message, {{kGone, kUsersModel}}))
           << method;
       if (certificate == nullptr) {
         EXPECT_EQ(there.status.error_code(), Code::UNAUTHENTICATED) << method;
@@ -254,7 +254,7 @@ TEST_F(CertificateIdentityTest, BothPortsRecogniseTheSameIdentity) {
       {"", "none"},
   };
   for (const bool anonymous : {false, true}) {
-    Start(anonymous ? absl::StrCat(kPolicy, kAnonymous) : kPolicy);
+    Start(anonymous ? absl::StrCat(kCertificatePolicy, kAnonymous) : kCertificatePolicy);
     for (const Case& one : kCases) {
       const TestCertificate certificate = Named(one.names);
       const std::string who = one.who != std::string("none") ? one.who
@@ -269,14 +269,14 @@ TEST_F(CertificateIdentityTest, BothPortsRecogniseTheSameIdentity) {
 
 // Where nobody is asked for a certificate, nobody is known by one.
 TEST_F(CertificateIdentityTest, WithoutVerificationACertificateIsNobodys) {
-  Start(kPolicy, ClientAuth::kNone);
+  Start(kCertificatePolicy, ClientAuth::kNone);
   const TestCertificate certificate = Named("URI:spiffe://normd.test/v");
   EXPECT_EQ(WhoByGrpc(ChannelOf(&certificate)), "nobody");
   EXPECT_EQ(WhoByHttp(&certificate), "nobody");
 }
 
 TEST_F(CertificateIdentityTest, ATokenCountsBeforeTheCertificateThatCarriesIt) {
-  Start(kPolicy);
+  Start(kCertificatePolicy);
   const TestCertificate user = Named("URI:spiffe://normd.test/u");
   const TestCertificate viewer = Named("URI:spiffe://normd.test/v");
   EXPECT_EQ(HttpStatusOf("/metrics", &viewer), 200);

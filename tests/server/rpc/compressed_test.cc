@@ -24,6 +24,7 @@ namespace {
 
 using testing::Ending;
 using ::testing::HasSubstr;
+using testing::kNormalize;
 using testing::MakeCall;
 using testing::MakeRequest;
 using testing::PathOf;
@@ -35,8 +36,7 @@ using testing::ToInfer;
 using testing::WireFor;
 using Code = grpc::StatusCode;
 
-constexpr char kModel[] = "instance_norm_64";
-constexpr char kNormalize[] = "/normd.v1.NormService/Normalize";
+constexpr char kInstanceNorm[] = "instance_norm_64";
 constexpr char kModelInfer[] = "/inference.GRPCInferenceService/ModelInfer";
 constexpr grpc_compression_algorithm kAlgorithms[] = {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP};
 
@@ -52,7 +52,7 @@ std::string Compressible(std::string wire) {
 
 // Samples of 128 KiB.
 v1::NormalizeRequest Zeros(std::int64_t samples) {
-  v1::NormalizeRequest request = MakeRequest(kModel, {samples, 64, 512});
+  v1::NormalizeRequest request = MakeRequest(kInstanceNorm, {samples, 64, 512});
   std::fill(request.mutable_inputs(0)->mutable_data()->begin(),
             request.mutable_inputs(0)->mutable_data()->end(), '\0');
   return request;
@@ -83,7 +83,7 @@ TEST(CompressedTest, EveryMethodAnswersAsToAPlainMessage) {
 TEST(CompressedTest, TheBitsAreThoseOfAPlainMessage) {
   TestServer server;
   const auto channel = server.NewChannel();
-  v1::NormalizeRequest request = MakeRequest(kModel, {3, 64, 100, 7});
+  v1::NormalizeRequest request = MakeRequest(kInstanceNorm, {3, 64, 100, 7});
   // Something that becomes smaller, over many slices and not aligned with them.
   for (std::size_t i = 0; i < request.inputs(0).data().size(); i += 2) {
     (*request.mutable_inputs(0)->mutable_data())[i] = 0;

@@ -25,6 +25,7 @@ using testing::AsyncCall;
 using testing::Ending;
 using ::testing::HasSubstr;
 using testing::InferStreamClient;
+using testing::kNormalize;
 using testing::MakeCall;
 using testing::MakeRequest;
 using testing::PathOf;
@@ -37,10 +38,9 @@ using testing::ToInfer;
 using testing::WireFor;
 using Code = grpc::StatusCode;
 
-constexpr char kNormalize[] = "/normd.v1.NormService/Normalize";
 constexpr char kRefusal[] = "calls of this connection: 2 are inside, wanted at most so many";
 
-v1::NormalizeRequest Request() { return MakeRequest("instance_norm_64", {1, 64, 2, 2}); }
+v1::NormalizeRequest SmallRequest() { return MakeRequest("instance_norm_64", {1, 64, 2, 2}); }
 
 void WaitUntilInside(TestServer& server, std::int64_t requests) {
   while (server.stop_parts().admission.inflight_requests() != requests) std::this_thread::yield();
@@ -63,11 +63,11 @@ TEST(ConnectionCallsTest, IdleStreamsHoldUpNothing) {
     streams.emplace_back(*stub);
   }
   for (int round = 0; round < 2; ++round) {
-    const Ending ending = MakeCall(channel, "", kNormalize, Request().SerializeAsString());
+    const Ending ending = MakeCall(channel, "", kNormalize, SmallRequest().SerializeAsString());
     EXPECT_TRUE(ending.status.ok()) << ending.status.error_message();
     // Each of them in its turn has something inside, and is idle again.
     for (InferStreamClient& stream : infer_streams) {
-      ASSERT_TRUE(stream.Send(ToInfer(Request())));
+      ASSERT_TRUE(stream.Send(ToInfer(SmallRequest())));
       const auto response = stream.Read();
       ASSERT_TRUE(response.has_value());
       EXPECT_EQ(response->error_message(), "");
@@ -82,27 +82,27 @@ TEST(ConnectionCallsTest, OneTooManyIsRefusedWithAHintAndOtherConnectionsAreNot)
   const auto stub = v1::NormService::NewStub(channel);
   server.gate().Close();
   std::deque<AsyncCall> inside;
-  for (int i = 0; i < 2; ++i) inside.emplace_back(*stub, Request());
+  for (int i = 0; i < 2; ++i) inside.emplace_back(*stub, SmallRequest());
   WaitUntilInside(server, 2);
 
-  const std::string wire = Request().SerializeAsString();
+  const std::string wire = SmallRequest().SerializeAsString();
   for (const auto& [path, message] :
        {std::pair(std::string(kNormalize), wire),
         std::pair(std::string("/inference.GRPCInferenceService/ModelInfer"),
-                  ToInfer(Request()).SerializeAsString())}) {
+                  ToInfer(SmallRequest()).SerializeAsString())}) {
     const Ending ending = MakeCall(channel, "", path, message);
     EXPECT_EQ(ending.status.error_code(), Code::RESOURCE_EXHAUSTED) << path;
     EXPECT_THAT(ending.status.error_message(), HasSubstr(kRefusal)) << path;
     EXPECT_EQ(ending.pushback, "100") << path;
   }
   StreamClient stream(*stub);
-  ASSERT_TRUE(stream.SendHeader(Request()));
+  ASSERT_TRUE(stream.SendHeader(SmallRequest()));
   const grpc::Status refused = stream.Finish();
   EXPECT_EQ(refused.error_code(), Code::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.error_message(), HasSubstr(kRefusal));
   EXPECT_EQ(Pushback(stream.context()), "100");
   InferStreamClient infer_stream(channel);
-  ASSERT_TRUE(infer_stream.Send(ToInfer(Request())));
+  ASSERT_TRUE(infer_stream.Send(ToInfer(SmallRequest())));
   const auto response = infer_stream.Read();
   ASSERT_TRUE(response.has_value());
   EXPECT_THAT(response->error_message(), HasSubstr(kRefusal));
@@ -110,13 +110,13 @@ TEST(ConnectionCallsTest, OneTooManyIsRefusedWithAHintAndOtherConnectionsAreNot)
                           "reason=\"connection_calls\"}"),
             4);
 
-  AsyncCall other(server.stub(), Request());  // Of another connection.
+  AsyncCall other(server.stub(), SmallRequest());  // Of another connection.
   server.gate().Open();
   EXPECT_TRUE(other.Wait().ok()) << other.status.error_message();
   for (AsyncCall& call : inside) EXPECT_TRUE(call.Wait().ok()) << call.status.error_message();
   // The streams that were refused have room now.
   WaitUntilInside(server, 0);
-  ASSERT_TRUE(infer_stream.Send(ToInfer(Request())));
+  ASSERT_TRUE(infer_stream.Send(ToInfer(SmallRequest())));
   EXPECT_EQ(infer_stream.Read()->error_message(), "");
 }
 
@@ -126,7 +126,7 @@ TEST(ConnectionCallsTest, WhatComputesNothingAlwaysPasses) {
   const auto stub = v1::NormService::NewStub(channel);
   server.gate().Close();
   std::deque<AsyncCall> inside;
-  for (int i = 0; i < 2; ++i) inside.emplace_back(*stub, Request());
+  for (int i = 0; i < 2; ++i) inside.emplace_back(*stub, SmallRequest());
   WaitUntilInside(server, 2);
   int passed = 0;
   for (const auto* service : ServicesOf(channel, "")) {

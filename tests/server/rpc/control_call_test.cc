@@ -14,15 +14,11 @@
 
 #include "base/mutex.h"
 #include "tests/support/counting_metrics.h"
+#include "tests/support/models.h"
 #include "tests/support/test_lanes.h"
 
 namespace normd {
 namespace {
-
-class NoBackend final : public ModelBackend {
- public:
-  absl::StatusOr<std::unique_ptr<BackendState>> Prepare(const Model&) override { return nullptr; }
-};
 
 // Stands still. Whoever reads it on another thread than its maker's passes `gate` first.
 class GatedClock final : public Clock {

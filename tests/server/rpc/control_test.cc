@@ -43,12 +43,12 @@ constexpr char kService[] = "normd.v1.NormService";
 constexpr char kWatch[] = "/grpc.health.v1.Health/Watch";
 
 template <typename Request, typename Response>
-using Method = grpc::Status (v1::NormService::Stub::*)(grpc::ClientContext*, const Request&,
-                                                       Response*);
+using ControlMethod = grpc::Status (v1::NormService::Stub::*)(grpc::ClientContext*, const Request&,
+                                                              Response*);
 
 template <typename Request, typename Response>
-grpc::Status Call(TestServer& server, Method<Request, Response> method, const Request& request,
-                  Response& response) {
+grpc::Status Call(TestServer& server, ControlMethod<Request, Response> method,
+                  const Request& request, Response& response) {
   grpc::ClientContext context;
   return (server.stub().*method)(&context, request, &response);
 }

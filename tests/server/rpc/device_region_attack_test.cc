@@ -19,6 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::kTensorBytes;
+using testing::kTwoAdmins;
 using testing::TestServerOptions;
 using Code = grpc::StatusCode;
 
@@ -229,14 +230,6 @@ TEST_F(DeviceRegionAttackTest, AHundredThousandRegistrationsLeaveNothing) {
   EXPECT_TRUE(UnregisterDevice("").ok());
   ExpectNothingIsLeft();
 }
-
-constexpr char kTwoAdmins[] = R"(
-role { name: "all" admin: true infer: "*" }
-role { name: "user" infer: "*" }
-identity { name: "a" role: "all" token: "a" }
-identity { name: "b" role: "all" token: "b" }
-identity { name: "u" role: "user" token: "u" }
-)";
 
 class DeviceRegionIdentityTest : public DeviceRegionAttackTest {
  protected:

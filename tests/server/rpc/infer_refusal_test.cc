@@ -26,17 +26,17 @@ using testing::MakeRequest;
 using testing::TestServer;
 using testing::ToInfer;
 using Code = grpc::StatusCode;
-using Request = inference::ModelInferRequest;
+using InferRequest = inference::ModelInferRequest;
 
 struct Fault {
   std::string name;
   Code code;
   std::string message;  // What the refusal contains.
-  std::function<void(Request&)> change;
+  std::function<void(InferRequest&)> change;
 };
 
-Request OneInput() { return ToInfer(MakeRequest("layer_norm_1024", {2, 1024})); }
-Request TwoInputs() {
+InferRequest OneInput() { return ToInfer(MakeRequest("layer_norm_1024", {2, 1024})); }
+InferRequest TwoInputs() {
   v1::NormalizeRequest plain = MakeRequest("fused_linear_512", {2, 512});
   plain.mutable_inputs(0)->set_name("x");
   *plain.add_inputs() = plain.inputs(0);
@@ -47,33 +47,33 @@ Request TwoInputs() {
 std::vector<Fault> NameFaults() {
   return {
       {"TextAsVersion", Code::INVALID_ARGUMENT, "model_version: \"latest\", wanted a number from 1",
-       [](Request& r) { r.set_model_version("latest"); }},
+       [](InferRequest& r) { r.set_model_version("latest"); }},
       {"FractionAsVersion", Code::INVALID_ARGUMENT,
        "model_version: \"1.5\", wanted a number from 1",
-       [](Request& r) { r.set_model_version("1.5"); }},
+       [](InferRequest& r) { r.set_model_version("1.5"); }},
       {"VersionZero", Code::INVALID_ARGUMENT, "model_version: \"0\"",
-       [](Request& r) { r.set_model_version("0"); }},
+       [](InferRequest& r) { r.set_model_version("0"); }},
       {"NegativeVersion", Code::INVALID_ARGUMENT, "model_version: \"-1\"",
-       [](Request& r) { r.set_model_version("-1"); }},
+       [](InferRequest& r) { r.set_model_version("-1"); }},
       {"VersionOverflow", Code::INVALID_ARGUMENT, "model_version: \"9223372036854775808\"",
-       [](Request& r) { r.set_model_version("9223372036854775808"); }},
+       [](InferRequest& r) { r.set_model_version("9223372036854775808"); }},
       {"UnknownVersion", Code::NOT_FOUND, "version 7",
-       [](Request& r) { r.set_model_version("7"); }},
+       [](InferRequest& r) { r.set_model_version("7"); }},
       {"LongModel", Code::INVALID_ARGUMENT, "model_name: 200 bytes, wanted at most 128",
-       [](Request& r) { r.set_model_name(std::string(200, 'm')); }},
+       [](InferRequest& r) { r.set_model_name(std::string(200, 'm')); }},
       {"MegabyteId", Code::INVALID_ARGUMENT, "id: 1048576 bytes, wanted at most 1024",
-       [](Request& r) { r.set_id(std::string(1 << 20, 'i')); }},
+       [](InferRequest& r) { r.set_id(std::string(1 << 20, 'i')); }},
       {"UnknownOutput", Code::INVALID_ARGUMENT, "outputs[0].name: \"z\", wanted \"y\"",
-       [](Request& r) { r.add_outputs()->set_name("z"); }},
+       [](InferRequest& r) { r.add_outputs()->set_name("z"); }},
       {"OutputTwice", Code::INVALID_ARGUMENT, "outputs[1].name: \"y\" twice",
-       [](Request& r) {
+       [](InferRequest& r) {
          r.add_outputs()->set_name("y");
          r.add_outputs()->set_name("y");
        }},
       {"LongOutput", Code::INVALID_ARGUMENT, "outputs[0].name: 129 bytes, wanted at most 128",
-       [](Request& r) { r.add_outputs()->set_name(std::string(129, 'y')); }},
+       [](InferRequest& r) { r.add_outputs()->set_name(std::string(129, 'y')); }},
       {"ManyOutputs", Code::INVALID_ARGUMENT, "outputs: more than ",
-       [](Request& r) {
+       [](InferRequest& r) {
          for (int i = 0; i < 500; ++i) r.add_outputs();
        }},
   };
@@ -84,20 +84,20 @@ std::vector<Fault> DatatypeFaults() {
   for (const char* text : {"INT32", "INT16", "BYTES", "BOOL", "fp32", "FP32 ", "float32", "FP8"}) {
     faults.push_back({absl::StrCat("Datatype ", text), Code::INVALID_ARGUMENT,
                       absl::StrCat("datatype: \"", text, "\", wanted FP32, FP64, FP16, BF16"),
-                      [text](Request& r) { r.mutable_inputs(0)->set_datatype(text); }});
+                      [text](InferRequest& r) { r.mutable_inputs(0)->set_datatype(text); }});
   }
   faults.push_back({"NoDatatype", Code::INVALID_ARGUMENT, "datatype: missing",
-                    [](Request& r) { r.mutable_inputs(0)->clear_datatype(); }});
+                    [](InferRequest& r) { r.mutable_inputs(0)->clear_datatype(); }});
   faults.push_back(
       {"LongDatatype", Code::INVALID_ARGUMENT, "inputs[0].datatype: 1048576 bytes",
-       [](Request& r) { r.mutable_inputs(0)->set_datatype(std::string(1 << 20, 'F')); }});
+       [](InferRequest& r) { r.mutable_inputs(0)->set_datatype(std::string(1 << 20, 'F')); }});
   return faults;
 }
 
 // Contents in a field that is not the datatype's.
 std::vector<Fault> TypedContentsFaults() {
   const auto contents = [](const char* datatype, auto add) {
-    return [datatype, add](Request& r) {
+    return [datatype, add](InferRequest& r) {
       r.clear_raw_input_contents();
       r.mutable_inputs(0)->set_datatype(datatype);
       add(*r.mutable_inputs(0)->mutable_contents());
@@ -142,24 +142,24 @@ std::vector<Fault> TypedContentsFaults() {
 std::vector<Fault> RawContentsFaults() {
   return {
       {"MixedContents", Code::INVALID_ARGUMENT, "beside raw_input_contents",
-       [](Request& r) { r.mutable_inputs(0)->mutable_contents()->add_fp32_contents(1); }},
+       [](InferRequest& r) { r.mutable_inputs(0)->mutable_contents()->add_fp32_contents(1); }},
       {"ManyRawContents", Code::INVALID_ARGUMENT, "raw_input_contents: 2, wanted 1",
-       [](Request& r) { r.add_raw_input_contents(); }},
+       [](InferRequest& r) { r.add_raw_input_contents(); }},
       {"NoContents", Code::INVALID_ARGUMENT, "data: 0 bytes, wanted 8192 for shape [2, 1024]",
-       [](Request& r) { r.clear_raw_input_contents(); }},
+       [](InferRequest& r) { r.clear_raw_input_contents(); }},
       {"ShortContents", Code::INVALID_ARGUMENT, "data: 8191 bytes, wanted 8192",
-       [](Request& r) { r.mutable_raw_input_contents(0)->pop_back(); }},
+       [](InferRequest& r) { r.mutable_raw_input_contents(0)->pop_back(); }},
       {"LongContents", Code::INVALID_ARGUMENT, "data: 8193 bytes, wanted 8192",
-       [](Request& r) { r.mutable_raw_input_contents(0)->push_back('x'); }},
+       [](InferRequest& r) { r.mutable_raw_input_contents(0)->push_back('x'); }},
       {"BytesOfAnotherType", Code::INVALID_ARGUMENT, "data: 8192 bytes, wanted 16384",
-       [](Request& r) { r.mutable_inputs(0)->set_datatype("FP64"); }},
+       [](InferRequest& r) { r.mutable_inputs(0)->set_datatype("FP64"); }},
   };
 }
 
 std::vector<Fault> ShapeFaults() {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   const auto shape = [](std::vector<std::int64_t> dims) {
-    return [dims](Request& r) {
+    return [dims](InferRequest& r) {
       r.mutable_inputs(0)->mutable_shape()->Assign(dims.begin(), dims.end());
     };
   };
@@ -183,10 +183,10 @@ std::vector<Fault> ShapeFaults() {
 
 std::vector<Fault> ParameterFaults() {
   const auto parameter = [](const char* key, auto set) {
-    return [key, set](Request& r) { set((*r.mutable_parameters())[key]); };
+    return [key, set](InferRequest& r) { set((*r.mutable_parameters())[key]); };
   };
   const auto classes = [](auto set) {
-    return [set](Request& r) {
+    return [set](InferRequest& r) {
       r.add_outputs()->set_name("y");
       set((*r.mutable_outputs(0)->mutable_parameters())["classification"]);
     };
@@ -260,13 +260,15 @@ std::vector<Fault> RegionParameterFaults() {
   };
   for (const auto& one : wrong) {
     faults.push_back({absl::StrCat("Input", one.name), Code::INVALID_ARGUMENT,
-                      absl::StrCat("inputs[0].parameters", one.text), [shared, one](Request& r) {
+                      absl::StrCat("inputs[0].parameters", one.text),
+                      [shared, one](InferRequest& r) {
                         one.set(shared(r.mutable_inputs(0), one.key));
                         r.clear_raw_input_contents();
                       }});
-    faults.push_back({absl::StrCat("Output", one.name), Code::INVALID_ARGUMENT,
-                      absl::StrCat("outputs[0].parameters", one.text),
-                      [shared, one](Request& r) { one.set(shared(r.add_outputs(), one.key)); }});
+    faults.push_back(
+        {absl::StrCat("Output", one.name), Code::INVALID_ARGUMENT,
+         absl::StrCat("outputs[0].parameters", one.text),
+         [shared, one](InferRequest& r) { one.set(shared(r.add_outputs(), one.key)); }});
   }
   return faults;
 }
@@ -276,32 +278,32 @@ std::vector<Fault> TwoInputFaults() {
   return {
       {"TheSumFitsAndTheirPartsDoNot", Code::INVALID_ARGUMENT,
        "input \"x\": data: 2048 bytes, wanted 4096",
-       [](Request& r) {
+       [](InferRequest& r) {
          std::string& x = *r.mutable_raw_input_contents(0);
          r.mutable_raw_input_contents(1)->append(x, 2048);
          x.resize(2048);
        }},
       {"AllInTheFirst", Code::INVALID_ARGUMENT, "input \"x\": data: 8192 bytes, wanted 4096",
-       [](Request& r) {
+       [](InferRequest& r) {
          r.mutable_raw_input_contents(0)->append(r.raw_input_contents(1));
          r.mutable_raw_input_contents(1)->clear();
        }},
       {"OneForTwo", Code::INVALID_ARGUMENT,
        "raw_input_contents: 1, wanted 2, one for each of inputs",
-       [](Request& r) { r.mutable_raw_input_contents()->RemoveLast(); }},
+       [](InferRequest& r) { r.mutable_raw_input_contents()->RemoveLast(); }},
       {"OneTyped", Code::INVALID_ARGUMENT,
        "inputs[1].contents: fp32_contents beside raw_input_contents, wanted one of the two",
-       [](Request& r) { r.mutable_inputs(1)->mutable_contents()->add_fp32_contents(1); }},
+       [](InferRequest& r) { r.mutable_inputs(1)->mutable_contents()->add_fp32_contents(1); }},
       {"OnlyOneTyped", Code::INVALID_ARGUMENT, "raw_input_contents: 1, wanted 2",
-       [](Request& r) {
+       [](InferRequest& r) {
          r.mutable_inputs(1)->mutable_contents()->add_fp32_contents(1);
          r.mutable_raw_input_contents()->RemoveLast();
        }},
       {"OtherType", Code::INVALID_ARGUMENT, "input \"y\": dtype: float16, wanted float32",
-       [](Request& r) { r.mutable_inputs(1)->set_datatype("FP16"); }},
+       [](InferRequest& r) { r.mutable_inputs(1)->set_datatype("FP16"); }},
       {"SharedMemoryOfTheSecond", Code::UNIMPLEMENTED,
        "inputs[1].shared_memory: shared memory is switched off",
-       [](Request& r) {
+       [](InferRequest& r) {
          auto& parameters = *r.mutable_inputs(1)->mutable_parameters();
          parameters["shared_memory_region"].set_string_param("r");
          parameters["shared_memory_byte_size"].set_int64_param(4096);
@@ -309,7 +311,7 @@ std::vector<Fault> TwoInputFaults() {
        }},
       {"SharedMemoryOfAnotherSize", Code::INVALID_ARGUMENT,
        "input \"y\": shared_memory: byte_size 4095, wanted 4096 for shape",
-       [](Request& r) {
+       [](InferRequest& r) {
          auto& parameters = *r.mutable_inputs(1)->mutable_parameters();
          parameters["shared_memory_region"].set_string_param("r");
          parameters["shared_memory_byte_size"].set_int64_param(4095);
@@ -317,7 +319,7 @@ std::vector<Fault> TwoInputFaults() {
        }},
       {"BytesBesideSharedMemory", Code::INVALID_ARGUMENT,
        "raw_input_contents: 2, wanted 1, one for each of inputs that is not in shared memory",
-       [](Request& r) {
+       [](InferRequest& r) {
          auto& parameters = *r.mutable_inputs(1)->mutable_parameters();
          parameters["shared_memory_region"].set_string_param("r");
          parameters["shared_memory_byte_size"].set_int64_param(4096);
@@ -327,19 +329,19 @@ std::vector<Fault> TwoInputFaults() {
 
 class InferRefusalTest : public ::testing::Test {
  protected:
-  grpc::Status Infer(const Request& request) {
+  grpc::Status Infer(const InferRequest& request) {
     grpc::ClientContext context;
     inference::ModelInferResponse response;
     return stub_->ModelInfer(&context, request, &response);
   }
 
   // Sends good requests and, between them, each fault's: alone, and in a stream that goes on.
-  void RefusesEach(const std::vector<Fault>& faults, const Request& good) {
+  void RefusesEach(const std::vector<Fault>& faults, const InferRequest& good) {
     ASSERT_TRUE(Infer(good).ok());
     InferStreamClient stream(server_.NewChannel());
     for (const Fault& fault : faults) {
       SCOPED_TRACE(fault.name);
-      Request request = good;
+      InferRequest request = good;
       request.set_id(fault.name);
       fault.change(request);
       const grpc::Status status = Infer(request);

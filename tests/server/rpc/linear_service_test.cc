@@ -13,29 +13,25 @@
 
 #include "kernels/reference.h"
 #include "tests/server/rpc/test_server.h"
+#include "tests/server/rpc/unary_call.h"
 
 namespace normd {
 namespace {
 
 using ::testing::HasSubstr;
 using testing::MakeRequest;
+using testing::Normalize;
 using testing::TestServer;
 
 constexpr std::int64_t kFeatures = 512;
-constexpr char kModel[] = "fused_linear_512";
+constexpr char kFusedLinear[] = "fused_linear_512";
 
 v1::NormalizeRequest MakeLinearRequest(std::int64_t samples, std::uint64_t seed = 1) {
-  v1::NormalizeRequest request = MakeRequest(kModel, {samples, kFeatures}, seed);
+  v1::NormalizeRequest request = MakeRequest(kFusedLinear, {samples, kFeatures}, seed);
   request.mutable_inputs(0)->set_name("x");
-  *request.add_inputs() = MakeRequest(kModel, {samples, kFeatures}, seed + 1).inputs(0);
+  *request.add_inputs() = MakeRequest(kFusedLinear, {samples, kFeatures}, seed + 1).inputs(0);
   request.mutable_inputs(1)->set_name("y");
   return request;
-}
-
-grpc::Status Normalize(TestServer& server, const v1::NormalizeRequest& request,
-                       v1::NormalizeResponse* response) {
-  grpc::ClientContext context;
-  return server.stub().Normalize(&context, request, response);
 }
 
 std::vector<float> Floats(const std::string& data) {
@@ -50,7 +46,7 @@ void ExpectRight(TestServer& server, const v1::Tensor& x_tensor, const v1::Tenso
   const std::vector<float> x = Floats(x_tensor.data());
   const std::vector<float> y = Floats(y_tensor.data());
   const std::vector<float> out = Floats(response.outputs(0).data());
-  const auto model = *server.registry().Find(kModel, 0);
+  const auto model = *server.registry().Find(kFusedLinear, 0);
   std::vector<double> expected(y.size());
   const norm::Status status = norm::LinearNormReference(
       std::get<LinearNormProgram>(model->program()).spec,

@@ -22,6 +22,7 @@ using testing::CheckHealth;
 using testing::Ending;
 using ::testing::HasSubstr;
 using testing::Health;
+using testing::kNormalize;
 using testing::MakeCall;
 using testing::MakeRequest;
 using testing::PathOf;
@@ -31,7 +32,6 @@ using testing::TestServer;
 using testing::WireFor;
 using Code = grpc::StatusCode;
 
-constexpr char kNormalize[] = "/normd.v1.NormService/Normalize";
 constexpr std::int64_t kMaxBytes = 16 << 10;  // The default.
 
 std::string Wire() { return MakeRequest("instance_norm_64", {1, 64, 2, 2}).SerializeAsString(); }

@@ -118,7 +118,7 @@ std::vector<Case> Cases() {
   };
 }
 
-void Load(TestServer& server, const Case& one) {
+void LoadCase(TestServer& server, const Case& one) {
   v1::ModelConfig config;
   ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(one.config, &config));
   std::map<std::string, client::Tensor> parameters;
@@ -203,7 +203,7 @@ class OutputsTest : public ::testing::Test {
   }
 
   OutputsTest() {
-    for (const Case& one : Cases()) Load(server_, one);
+    for (const Case& one : Cases()) LoadCase(server_, one);
   }
 
   TestServer server_{SmallPieces()};
@@ -313,7 +313,7 @@ TEST_F(OutputsTest, ASampleOfAxesApartThatTheWindowCannotHoldIsRefusedWithTheWin
   options.accept.stream.window_bytes = std::stoll(message.substr(before.size()));
   options.accept.stream.piece_bytes = 4'000;
   TestServer server(options);
-  Load(server, one);
+  LoadCase(server, one);
   const StreamResult result = run(server);
   ASSERT_TRUE(result.status.ok()) << result.status.error_message();
   EXPECT_EQ(result.trailer->pieces(), 2);

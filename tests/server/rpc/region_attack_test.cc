@@ -28,6 +28,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::kTensorBytes;
+using testing::kTwoAdmins;
 using ::testing::Not;
 using testing::RegionPart;
 using testing::SharedFile;
@@ -518,14 +519,6 @@ TEST_F(RegionAttackTest, TheCallsForNamedRegionsKnowNoDescriptors) {
   EXPECT_TRUE(UnregisterRegions(&registry, {"", ""}, Unregistering::kFinish, nullptr).ok());
   EXPECT_TRUE(registry.Find("", "fd-0").ok());
 }
-
-constexpr char kTwoAdmins[] = R"(
-role { name: "all" admin: true infer: "*" }
-role { name: "user" infer: "*" }
-identity { name: "a" role: "all" token: "a" }
-identity { name: "b" role: "all" token: "b" }
-identity { name: "u" role: "user" token: "u" }
-)";
 
 class RegionIdentityTest : public testing::RegionFixture {
  protected:

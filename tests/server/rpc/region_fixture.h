@@ -33,6 +33,15 @@ struct RegionPart {
   std::int64_t bytes = kTensorBytes;
 };
 
+// A policy: a and b are admins, u may infer.
+inline constexpr char kTwoAdmins[] = R"(
+role { name: "all" admin: true infer: "*" }
+role { name: "user" infer: "*" }
+identity { name: "a" role: "all" token: "a" }
+identity { name: "b" role: "all" token: "b" }
+identity { name: "u" role: "user" token: "u" }
+)";
+
 class RegionFixture : public ::testing::Test {
  protected:
   using Inference = inference::GRPCInferenceService;

@@ -25,6 +25,7 @@
 #include "server/rpc/stream_call.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/models.h"
 #include "tests/support/tensor.h"
 
 namespace normd {
@@ -32,15 +33,10 @@ namespace {
 
 using grpc::ByteBuffer;
 
-class NoBackend final : public ModelBackend {
- public:
-  absl::StatusOr<std::unique_ptr<BackendState>> Prepare(const Model&) override { return nullptr; }
-};
-
 // gRPC's side of one call.
-class Transport final : public grpc::ServerCallbackReaderWriter<ByteBuffer, ByteBuffer> {
+class StreamTransport final : public grpc::ServerCallbackReaderWriter<ByteBuffer, ByteBuffer> {
  public:
-  explicit Transport(StreamCall& call) : call_(call) { BindReactor(&call); }
+  explicit StreamTransport(StreamCall& call) : call_(call) { BindReactor(&call); }
 
   void Finish(grpc::Status status) override { End(status); }
   void SendInitialMetadata() override {}
@@ -73,7 +69,7 @@ class Transport final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byte
 struct Client {
   std::unique_ptr<grpc::CallbackServerContext> context;
   std::shared_ptr<StreamCall> call;
-  std::unique_ptr<Transport> transport;
+  std::unique_ptr<StreamTransport> transport;
   v1::NormalizeStreamRequest header;
   std::int64_t bytes = 0;
   std::int64_t sent = -1;  // -1: not even the header.
@@ -164,7 +160,7 @@ class StreamCrowdTest : public testing::Test {
     client.context = std::make_unique<grpc::CallbackServerContext>();
     client.call = StreamCall::Create(options, accept, *client.context);
     client.call->Start();
-    client.transport = std::make_unique<Transport>(*client.call);
+    client.transport = std::make_unique<StreamTransport>(*client.call);
     client.pace = static_cast<int>(1 + below(2) * below(20));
     v1::NormalizeRequest& header = *client.header.mutable_header();
     header.set_model("rows");
@@ -180,7 +176,7 @@ class StreamCrowdTest : public testing::Test {
   // What the client and gRPC can do for a call. Whether it has ended with this.
   template <typename Below>
   bool Act(Client& client, const Below& below) {
-    Transport& transport = *client.transport;
+    StreamTransport& transport = *client.transport;
     if (transport.finished) {
       EXPECT_TRUE(transport.end.ok()) << transport.end.error_message();
       if (std::exchange(transport.reading, nullptr) != nullptr) client.call->OnReadDone(false);

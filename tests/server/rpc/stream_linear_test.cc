@@ -11,6 +11,7 @@
 
 #include "client/tensor/random.h"
 #include "tests/server/rpc/stream_client.h"
+#include "tests/server/rpc/stream_fixture.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/temp_repository.h"
 #include "tests/support/tensor.h"
@@ -19,7 +20,9 @@ namespace normd {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::ExpectNothingHeld;
 using ::testing::HasSubstr;
+using testing::kWindow;
 using testing::MakeRequest;
 using testing::NormalizeInChunks;
 using testing::StreamBytes;
@@ -30,12 +33,12 @@ using testing::TestServerOptions;
 
 constexpr char kModel[] = "fused_linear_512";
 constexpr char kWide[] = "wide";  // 16 -> 512 features, without a second input.
-constexpr std::int64_t kPiece = 16384;
+constexpr std::int64_t kLinearPiece = 16384;
 
 TestServerOptions Window(std::int64_t bytes) {
   TestServerOptions options;
   options.cpu_lanes = 2;
-  options.accept.stream = {.window_bytes = bytes, .piece_bytes = kPiece};
+  options.accept.stream = {.window_bytes = bytes, .piece_bytes = kLinearPiece};
   return options;
 }
 
@@ -65,25 +68,16 @@ void AddWide(TestServer& server) {
   ASSERT_TRUE(status.ok()) << status.error_message();
 }
 
-std::string Unary(TestServer& server, const v1::NormalizeRequest& request) {
-  grpc::ClientContext context;
-  v1::NormalizeResponse response;
-  const grpc::Status status = server.stub().Normalize(&context, request, &response);
-  EXPECT_TRUE(status.ok()) << status.error_message();
+std::string OutputOf(TestServer& server, const v1::NormalizeRequest& request) {
+  const v1::NormalizeResponse response = testing::Unary(server, request);
   return response.outputs_size() == 1 ? response.outputs(0).data() : "";
 }
 
-void ExpectNothingHeld(TestServer& server) {
-  server.WaitIdle();
-  EXPECT_EQ(server.Metric("normd_inflight_bytes"), 0);
-  EXPECT_EQ(server.queue().waiting_requests(), 0);
-}
-
 TEST(StreamLinearTest, EveryChunkingGivesTheBitsOfTheUnaryCall) {
-  TestServer server(Window(8 * kPiece));
+  TestServer server(Window(8 * kLinearPiece));
   std::mt19937_64 random(norm::testing::TestSeed());
   const v1::NormalizeRequest request = MakeFused(45);
-  const std::string wanted = Unary(server, request);
+  const std::string wanted = OutputOf(server, request);
   for (const std::size_t most : {700, 5000, 32768}) {
     const StreamResult result =
         NormalizeInChunks(server.stub(), request, [&] { return random() % most + 1; });
@@ -98,7 +92,7 @@ TEST(StreamLinearTest, EveryChunkingGivesTheBitsOfTheUnaryCall) {
 }
 
 TEST(StreamLinearTest, TheOrderOfTheInputsIsTheModelsWhateverTheHeadersIs) {
-  TestServer server(Window(8 * kPiece));
+  TestServer server(Window(8 * kLinearPiece));
   const v1::NormalizeRequest request = MakeFused(7);
   v1::NormalizeRequest swapped = request;
   swapped.mutable_inputs()->SwapElements(0, 1);
@@ -109,11 +103,11 @@ TEST(StreamLinearTest, TheOrderOfTheInputsIsTheModelsWhateverTheHeadersIs) {
   std::string data;
   while (const auto message = client.Read()) data += message->chunk();
   EXPECT_TRUE(client.Finish().ok());
-  EXPECT_TRUE(data == Unary(server, request));
+  EXPECT_TRUE(data == OutputOf(server, request));
 }
 
 TEST(StreamLinearTest, CountsTheBytesOfAllInputs) {
-  TestServer server(Window(8 * kPiece));
+  TestServer server(Window(8 * kLinearPiece));
   for (const std::size_t size : {3 * 4096 - 1, 3 * 4096 + 1}) {
     StreamClient client(server.stub());
     client.SendHeader(MakeFused(3));
@@ -128,8 +122,7 @@ TEST(StreamLinearTest, CountsTheBytesOfAllInputs) {
 }
 
 TEST(StreamLinearTest, AnOutputLargerThanTheInputsNarrowsTheWindow) {
-  constexpr std::int64_t kWindow = 64 << 10;  // Each sample of 64 has 2048 bytes.
-  TestServer server(Window(kWindow));
+  TestServer server(Window(kWindow));  // Each sample of 64 bytes has an output of 2048.
   AddWide(server);
   const v1::NormalizeRequest request = MakeRequest(kWide, {300, 16});
   const StreamResult result =
@@ -138,7 +131,7 @@ TEST(StreamLinearTest, AnOutputLargerThanTheInputsNarrowsTheWindow) {
   EXPECT_EQ(result.header->window_bytes(), kWindow / 32);
   EXPECT_EQ(result.header->max_chunk_bytes(), kWindow / 32 / 4);
   EXPECT_THAT(result.header->outputs(0).shape(), ElementsAre(300, 512));
-  EXPECT_TRUE(result.data == Unary(server, request));
+  EXPECT_TRUE(result.data == OutputOf(server, request));
   EXPECT_EQ(result.trailer->bytes(), 300 * 2048);
   ExpectNothingHeld(server);
 }

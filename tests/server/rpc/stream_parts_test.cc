@@ -163,12 +163,12 @@ TEST(PieceAssemblerTest, ThePiecesOwnTheirBytes) {
 }
 
 // The transport's memory: blocks that messages lie in one behind the other, cut where a block ends.
-class Transport {
+class SlicedTransport {
  public:
-  explicit Transport(std::size_t block_bytes) : block_bytes_(block_bytes) {}
-  ~Transport() { grpc_slice_unref(block_); }
-  Transport(const Transport&) = delete;
-  Transport& operator=(const Transport&) = delete;
+  explicit SlicedTransport(std::size_t block_bytes) : block_bytes_(block_bytes) {}
+  ~SlicedTransport() { grpc_slice_unref(block_); }
+  SlicedTransport(const SlicedTransport&) = delete;
+  SlicedTransport& operator=(const SlicedTransport&) = delete;
 
   // The slices of `size` bytes that come next.
   std::vector<grpc::Slice> Receive(std::size_t size) {
@@ -218,7 +218,7 @@ TEST(PieceAssemblerTest, KeepsNoMoreThanTwiceItsBytesWhateverComesBesideThem) {
     for (const std::size_t chunk :
          {1, 100, 1000, 1023, 1024, 4096, 16000, 32767, 32768, 32769, 65536, 300000}) {
       for (const std::size_t beside : {0, 1, 1000, 15000, 16384, 32768, 65536, 200000}) {
-        Transport transport(block);
+        SlicedTransport transport(block);
         PieceAssembler assembler(PieceSequence(CutRuleOf(spec), tensor, 100000));
         std::vector<ReceivedPiece> pieces;
         // Small chunks: enough of them to fill some blocks.
