@@ -12,8 +12,9 @@ namespace normd {
 
 // The owner of a connection keeps what it receives in many small pieces, which the heap would keep
 // in turn. It looks soon after a connection's end, for who waits for the memory, and again until
-// the slowest owner has let go. Seldom, because a look takes milliseconds of all who allocate. The C
-// library keeps what is free at the top of each arena beside its first, up to 64 MiB. Not thread-safe.
+// the slowest owner has let go. Seldom, because a look takes milliseconds of all who allocate. The
+// C library keeps what is free at the top of each arena beside its first, up to 64 MiB. Not
+// thread-safe.
 class HeapTrim {
  public:
   // A connection has ended that had received so much.
