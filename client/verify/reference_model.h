@@ -56,7 +56,7 @@ class ReferenceModel {
     absl::InlinedVector<std::size_t, kInlinedInputs> inputs;
     Geometry geometry;
     std::vector<std::size_t> outputs;  // Those that a response has, by their places in the model.
-    std::vector<TensorSpec> specs;     // Of these.
+    std::vector<TensorSpec> specs;     // The same outputs' specs.
   };
 
   ReferenceModel() = default;

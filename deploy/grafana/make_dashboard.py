@@ -19,7 +19,7 @@ DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 SERVER = 'instance=~"$instance"'
 MODEL = 'instance=~"$instance", model=~"$model"'
 COMPUTED = MODEL + ', method=~"$method"'
-# Of a target that has series of normd, since other programs have these names too.
+# Keeps the targets that have series of normd: other programs have these names too.
 OF_NORMD = "and on (job, instance) normd_ready"
 
 

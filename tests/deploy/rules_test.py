@@ -60,7 +60,7 @@ def durations(quick, every):
 
 
 def throttled(periods):
-    """Of 600 periods of each minute so many were cut short. These series are the kubelet's."""
+    """The kubelet's series: so many of each minute's 600 periods were cut short."""
     made = {}
     for job in JOBS:
         of_pod = f'{{job="kubelet",namespace="n",pod="{job}",container="normd"}}'

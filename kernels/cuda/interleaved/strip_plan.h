@@ -24,7 +24,7 @@ struct StripPlan {
   int rows = 0;                  // Positions that a block's threads touch in one step.
   int blocks = 0;                // Blocks that share a strip's positions.
   int vectors = 0;               // The most that one thread holds.
-  int held = 0;                  // Of `vectors`, those in registers; the rest is in shared memory.
+  int held = 0;                  // The vectors in registers; the rest is in shared memory.
   int threads = 0;               // Per block, whole warps.
   std::size_t shared_bytes = 0;  // Dynamic shared memory per block.
 };

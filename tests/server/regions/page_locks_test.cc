@@ -35,7 +35,7 @@ using ::testing::HasSubstr;
 using testing::kPage;
 using testing::SharedFile;
 
-// Of the process.
+// The process's mappings of the file.
 int MappingsOf(const SharedFile& file) {
   std::ifstream maps("/proc/self/maps");
   int count = 0;

@@ -110,7 +110,7 @@ TEST(ConnectionCallsTest, OneTooManyIsRefusedWithAHintAndOtherConnectionsAreNot)
                           "reason=\"connection_calls\"}"),
             4);
 
-  AsyncCall other(server.stub(), SmallRequest());  // Of another connection.
+  AsyncCall other(server.stub(), SmallRequest());  // On another connection.
   server.gate().Open();
   EXPECT_TRUE(other.Wait().ok()) << other.status.error_message();
   for (AsyncCall& call : inside) EXPECT_TRUE(call.Wait().ok()) << call.status.error_message();

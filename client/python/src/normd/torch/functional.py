@@ -31,7 +31,7 @@ _add_rms_norm = _ops.add_rms_norm.default
 _normalize = _ops.normalize.default
 _LP_STATISTICS = {1.0: 3, 2.0: 4, float("inf"): 5}
 _QUANTIZATIONS = {dtype: number for number, dtype in _library.QUANTIZED.items()}
-# Of kernels/norm_c.h.
+# The numbers that kernels/norm_c.h gives them.
 _MEAN_VARIANCE, _MEAN_SQUARE = 0, 1
 _MULTIPLY_SILU = 3
 # The form of `normalize`; for channels also axis and axes, for features these and groups.
