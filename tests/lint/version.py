@@ -20,6 +20,7 @@ PLACES = (
     FIRST,
     ("Dockerfile", rf"^ARG VERSION=({NUMBER})$"),
     ("client/python/pyproject.toml", rf'^version = "({NUMBER})"$'),
+    ("client/python/src/normd/__init__.py", rf'^__version__ = "({NUMBER})"$'),
     ("deploy/kubernetes/base/kustomization.yaml", rf"^ *newTag: ({NUMBER})$"),
     ("deploy/kubernetes/overlays/gpu/kustomization.yaml", rf"^ *newTag: ({NUMBER})-cuda$"),
     ("deploy/kserve/kustomization.yaml", rf"^ *newTag: ({NUMBER})$"),

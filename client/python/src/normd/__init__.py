@@ -42,6 +42,8 @@ from normd.models import (
 from normd.retry import Retry
 from normd.shared_memory import SharedRegion
 
+__version__ = "0.1.0"
+
 __all__ = [
     "AbortedError",
     "BatchInfo",
@@ -74,5 +76,6 @@ __all__ = [
     "UnauthenticatedError",
     "UnavailableError",
     "UnimplementedError",
+    "__version__",
     "aio",
 ]
