@@ -214,7 +214,8 @@ def test_replaced_models_have_the_same_result_of_every_layer():
 def test_what_is_fused_shows():
     theirs, ours, fused = model(), model(), model()
     normd_torch.replace(ours)
-    assert repr(ours) == repr(theirs)
+    plain = re.sub(r"(\w+Norm)", r"normd.\1", repr(theirs))
+    assert repr(ours) == plain
     normd_torch.replace(fused, fuse_activations=True)
     activations = {
         "1": "'relu'",
@@ -225,7 +226,7 @@ def test_what_is_fused_shows():
     }
     for norm, activation in activations.items():
         plain = repr(theirs.get_submodule(norm))
-        assert repr(fused.get_submodule(norm)) == f"{plain[:-1]}, activation={activation})"
+        assert repr(fused.get_submodule(norm)) == f"normd.{plain[:-1]}, activation={activation})"
     for activation, norm in {"2": "1", "3.2": "3.1", "5": "4", "8": "7", "10": "9"}.items():
         identity, plain = fused.get_submodule(activation), theirs.get_submodule(activation)
         assert isinstance(identity, nn.Identity)
@@ -478,6 +479,31 @@ def test_axes_need_not_be_adjacent(activation):
         torch.testing.assert_close(
             normd_torch.lp_normalize(x, 2, (1, -1)), functional.normalize(x, dim=(1, 3))
         )
+
+
+def test_axes_count_from_the_end_too():
+    x = torch.randn(2, 6, 5, 7)
+    for axis, first in ((-3, 1), (-1, 3), (-4, 0)):
+        size = x.shape[axis]
+        y = normd_torch.layer_norm(x, size, axis=axis)
+        assert torch.equal(y, normd_torch.layer_norm(x, size, axis=first))
+        assert torch.equal(normd_torch.LayerNorm(size, axis=axis)(x), y)
+    apart = normd_torch.RMSNorm((6, 7), axis=(-3, -1))
+    assert torch.equal(apart(x), normd_torch.rms_norm(x, (6, 7), axis=(1, 3)))
+    with pytest.raises(ValueError, match="from dimension -5 on"):
+        normd_torch.layer_norm(x, 2, axis=-5)
+
+
+def test_layers_take_pytorchs_arguments_by_position_and_no_others():
+    assert normd_torch.GroupNorm(3, 6, 1e-3, False).eps == 1e-3
+    assert normd_torch.LayerNorm(4, 1e-3, True, False).bias is None
+    assert normd_torch.RMSNorm(4, 1e-3, False).weight is None
+    assert normd_torch.BatchNorm2d(4, 1e-3, None, False).momentum is None
+    double = normd_torch.InstanceNorm1d(4, 1e-3, 0.2, True, False, "cpu", torch.float64)
+    assert double.weight.dtype == torch.float64
+    for layer in (normd_torch.LayerNorm, normd_torch.BatchNorm1d):
+        with pytest.raises(TypeError, match="epsilon"):
+            layer(4, epsilon=3)
 
 
 def test_functions_refuse_parameters_of_another_shape():

@@ -33,8 +33,9 @@ def axes_of(
     """The normalized dimensions of x: the first one, how many are adjacent to it, itself included,
     and a bit for each other one.
 
-    `axis` is the first of them, or all of them, from the front; None: they are the last. ValueError
-    unless x has that shape there, and for several dimensions also the parameters.
+    `axis` is the first of them, or all of them; negative numbers count from the end. None: they are
+    the last. ValueError unless x has that shape there, and for several dimensions also the
+    parameters.
     """
     of_x = x.shape
     # The most frequent calls, at the least cost.
@@ -46,7 +47,8 @@ def axes_of(
         _check_affine(name, shape, weight, bias)
         return place
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    first = x.dim() - len(sizes) if axis is None else axis
+    first = -len(sizes) if axis is None else axis
+    first += x.dim() if first < 0 else 0
     if not sizes or first < 0 or x.shape[first : first + len(sizes)] != sizes:
         raise ValueError(
             f"normd.torch.{name}: x.shape: {list(x.shape)}, wanted {list(sizes)} "
@@ -63,16 +65,18 @@ def axes_apart(
     """These dimensions of x as axes_of returns them. ValueError unless they ascend and x has that
     shape there."""
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    given = list(axes)
+    axes = [axis + x.dim() if axis < 0 else axis for axis in axes]
     ascending = all(a < b for a, b in itertools.pairwise(axes))
     if not axes or not ascending or axes[0] < 0 or axes[-1] >= x.dim():
         raise ValueError(
-            f"normd.torch.{name}: axis: {list(axes)}, wanted different dimensions of {x.dim()}, in "
-            "ascending order and counted from the front"
+            f"normd.torch.{name}: axis: {given}, wanted different dimensions of {x.dim()}, in "
+            "ascending order"
         )
     if tuple(x.shape[axis] for axis in axes) != sizes:
         raise ValueError(
             f"normd.torch.{name}: x.shape: {list(x.shape)}, wanted {list(sizes)} as its dimensions "
-            f"{list(axes)}"
+            f"{given}"
         )
     adjacent = 1
     while adjacent < len(axes) and axes[adjacent] == axes[0] + adjacent:

@@ -8,11 +8,11 @@ gradient.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from normd.torch import _library  # noqa: F401  It registers the operators.
 from normd.torch._checks import ACTIVATIONS, activation_code, axes_of
 
 _instance_norm = torch.ops.normd.instance_norm.default
@@ -22,11 +22,22 @@ _layer_norm = torch.ops.normd.layer_norm.default
 _rms_norm = torch.ops.normd.rms_norm.default
 
 
+_Device = torch.device | str | int | None
+_Shape = int | list[int] | tuple[int, ...] | torch.Size
+
+
+def _without_bias(bias: bool) -> dict[str, bool]:
+    """The option `bias`, which some layers of older PyTorch lack, only where it is needed."""
+    return {} if bias else {"bias": False}
+
+
 class Activated(nn.Module):
-    """What the layers share: an activation after the norm."""
+    """What the layers share: an activation after the norm, and a repr that says what computes."""
 
     _code = 0
     _slope = 0.01
+    # The layer's and the original's name, where it took the place of another package's norm.
+    _names: tuple[str, str] | None = None
 
     def _init_activation(self, activation: str | None, slope: float = 0.01) -> None:
         """Called after nn.Module.__init__ and the layer's own."""
@@ -34,13 +45,31 @@ class Activated(nn.Module):
         self._slope = slope
         self.requires_grad_(False)
 
+    def _get_name(self) -> str:
+        return f"normd.{(self._names[0] if self._names else type(self).__name__).lstrip('_')}"
+
+    def _options(self) -> dict[str, object]:
+        """The options that PyTorch's layer lacks, for the repr."""
+        options: dict[str, object] = {}
+        if getattr(self, "weight_offset", 0.0):
+            options["weight_offset"] = self.weight_offset
+        if getattr(self, "axis", None) is not None:
+            options["axis"] = self.axis
+        if self._code:
+            activation = next(name for name, code in ACTIVATIONS.items() if code == self._code)
+            options["activation"] = activation
+            if activation == "leaky_relu":
+                options["slope"] = self._slope
+        return options
+
     def extra_repr(self) -> str:
-        own = super().extra_repr()
-        if not self._code:
-            return own
-        activation = next(name for name, code in ACTIVATIONS.items() if code == self._code)
-        slope = f", slope={self._slope}" if activation == "leaky_relu" else ""
-        return f"{own}, activation={activation!r}{slope}"
+        parts = [super().extra_repr()]
+        options = (f"{name}={value!r}" for name, value in self._options().items())
+        parts += [option for option in options if option not in parts[0]]
+        parts += [f"in place of {self._names[1]}"] if self._names else []
+        return ", ".join(filter(None, parts))
+
+    __repr__ = nn.Module.__repr__
 
 
 class Fused(nn.Identity):
@@ -49,6 +78,7 @@ class Fused(nn.Identity):
     def __init__(self, activation: nn.Module, norm: str) -> None:
         super().__init__()
         self._text = f"{activation}, computed by {norm!r}"
+        self.original = (activation,)  # A tuple, so that it is no child.
 
     def extra_repr(self) -> str:
         return self._text
@@ -57,8 +87,21 @@ class Fused(nn.Identity):
 class GroupNorm(Activated, nn.GroupNorm):
     """torch.nn.GroupNorm."""
 
-    def __init__(self, *arguments: Any, activation: str | None = None, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: _Device = None,
+        dtype: torch.dtype | None = None,
+        *,
+        bias: bool = True,
+        activation: str | None = None,
+    ) -> None:
+        super().__init__(
+            num_groups, num_channels, eps, affine, device, dtype, **_without_bias(bias)
+        )
         self._init_activation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -76,12 +119,17 @@ class LayerNorm(Activated, nn.LayerNorm):
 
     def __init__(
         self,
-        *arguments: Any,
+        normalized_shape: _Shape,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: _Device = None,
+        dtype: torch.dtype | None = None,
+        *,
         activation: str | None = None,
         axis: int | Sequence[int] | None = None,
-        **options: Any,
     ) -> None:
-        super().__init__(*arguments, **options)
+        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
         self._init_activation(activation)
         self.axis = axis
 
@@ -101,13 +149,17 @@ class RMSNorm(Activated, nn.RMSNorm):
 
     def __init__(
         self,
-        *arguments: Any,
+        normalized_shape: _Shape,
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: _Device = None,
+        dtype: torch.dtype | None = None,
+        *,
         activation: str | None = None,
         weight_offset: float = 0.0,
         axis: int | Sequence[int] | None = None,
-        **options: Any,
     ) -> None:
-        super().__init__(*arguments, **options)
+        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
         self._init_activation(activation)
         self.weight_offset = weight_offset
         self.axis = axis
@@ -122,8 +174,23 @@ class RMSNorm(Activated, nn.RMSNorm):
 
 
 class _BatchNorm(Activated, nn.modules.batchnorm._BatchNorm):
-    def __init__(self, *arguments: Any, activation: str | None = None, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: _Device = None,
+        dtype: torch.dtype | None = None,
+        *,
+        bias: bool = True,
+        activation: str | None = None,
+    ) -> None:
+        options = _without_bias(bias)
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, device, dtype, **options
+        )
         self._init_activation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -154,8 +221,23 @@ class BatchNorm3d(_BatchNorm, nn.BatchNorm3d):
 
 
 class _InstanceNorm(Activated, nn.modules.instancenorm._InstanceNorm):
-    def __init__(self, *arguments: Any, activation: str | None = None, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        device: _Device = None,
+        dtype: torch.dtype | None = None,
+        *,
+        bias: bool = True,
+        activation: str | None = None,
+    ) -> None:
+        options = _without_bias(bias)
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, device, dtype, **options
+        )
         self._init_activation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
