@@ -2,7 +2,8 @@
 # Sets up, builds and tests. Each preset is configured, built and tested in build/<preset>.
 #
 #   deploy/test.sh              every test, in preset dev
-#   deploy/test.sh --all        also asan, tsan and fuzz: what CI runs
+#   deploy/test.sh --all        also asan, tsan, fuzz and the models of transformers, diffusers and
+#                               timm: what CI runs
 #   deploy/test.sh PRESET...    these alone; also release, cuda, lint
 #   --no-setup                  installs nothing
 #
@@ -15,7 +16,7 @@ presets=()
 setup=yes
 for argument in "$@"; do
   case $argument in
-    --all) presets+=(dev asan tsan fuzz) ;;
+    --all) presets+=(dev asan tsan fuzz); export NORMD_ARCHITECTURES=1 ;;
     --no-setup) setup= ;;
     -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit ;;
     dev | release | asan | tsan | fuzz | cuda | lint) presets+=("$argument") ;;

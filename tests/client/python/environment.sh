@@ -4,6 +4,9 @@
 #   environment.sh PYTHON VENV KERNELS    VENV is made if need be; KERNELS is the libnorm_kernels.so that the
 #                                         package carries
 #
+# With NORMD_ARCHITECTURES set, it also installs transformers, diffusers, timm and torchvision, so
+# that the tests of their models do not skip.
+#
 # Exit code 77: the packages that it needs cannot be had. PyTorch may be missing.
 set -euo pipefail
 python=$1 venv=$2 kernels=$3
@@ -30,5 +33,14 @@ if ! "$venv/bin/python" -c 'import torch' 2>"$log"; then
   else
     tail -n 5 "$log"
     echo 'no PyTorch from PyPI: its tests skip'
+  fi
+fi
+if [[ -n ${NORMD_ARCHITECTURES:-} ]]; then
+  # Without their needs, among which are PyTorch's CUDA libraries.
+  models=(transformers diffusers timm torchvision) needs=$package/tests/requirements_architectures.txt
+  if ! "${pip[@]}" install --timeout 20 --retries 2 --no-deps "${models[@]}" >"$log" 2>&1 ||
+    ! "${pip[@]}" install --timeout 20 --retries 2 -r "$needs" >"$log" 2>&1; then
+    tail -n 5 "$log"
+    echo 'not all packages of models from PyPI: their tests skip'
   fi
 fi

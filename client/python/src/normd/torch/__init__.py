@@ -10,8 +10,9 @@ The operators are torch.ops.normd.*, on the CPU and on CUDA; torch.compile takes
 graph break, and CUDA graphs capture them. docs/pytorch.md has the list. It needs PyTorch 2.10.
 """
 
+from normd.torch._adapters import Adapted
 from normd.torch._library import QUANTIZATION_BLOCK
-from normd.torch._replace import Report, replace
+from normd.torch._replace import Report, replace, restore
 from normd.torch.functional import (
     Quantized,
     adaptive_group_norm,
@@ -47,6 +48,7 @@ from normd.torch.modules import (
 
 __all__ = [
     "QUANTIZATION_BLOCK",
+    "Adapted",
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",
@@ -76,5 +78,6 @@ __all__ = [
     "quantized_layer_norm",
     "quantized_rms_norm",
     "replace",
+    "restore",
     "rms_norm",
 ]

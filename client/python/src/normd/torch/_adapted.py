@@ -1,0 +1,124 @@
+"""The layers that take the place of other packages' norms, and the classes that they become.
+
+A norm that is replaced stays the same object, with its parameters, buffers, children and hooks. Its
+class becomes a subclass of both a layer of normd's, whose forward computes, and of its own class,
+so that isinstance and methods for its state_dict stay as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normd.torch.functional import gated_rms_norm
+from normd.torch.modules import Activated
+
+_batch_norm = torch.ops.normd.batch_norm.default
+_rms_norm = torch.ops.normd.rms_norm.default
+
+# The layer of normd's, the norm's own class, and whether Around comes before them.
+Kinds = tuple[type[Activated], type[nn.Module], bool]
+
+
+class Around(Activated):
+    """Gives the result the type that the original gives it, then calls the children in `_tail`."""
+
+    weight: Tensor
+    # The result's type where x's and weight's differ: None is x's, "weight" is weight's, "promoted"
+    # is the one that PyTorch promotes both to.
+    _result: str | None = None
+    _tail: tuple[str, ...] = ()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self._result is None or x.dtype == self.weight.dtype:
+            y = super().forward(x)
+        else:
+            y = super().forward(x.to(torch.promote_types(x.dtype, self.weight.dtype)))
+            if self._result == "weight":
+                y = y.to(self.weight.dtype)
+        for name in self._tail:
+            y = getattr(self, name)(y)
+        return y
+
+
+class FrozenBatchNorm(Activated):
+    """Batch normalization whose statistics never change, so that training() has no effect."""
+
+    running_mean: Tensor
+    eps: float
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, variance = self.running_mean, self.running_var
+        return _batch_norm(
+            x, mean, variance, self.weight, self.bias, self.eps, self._code, self._slope
+        )
+
+    def _options(self) -> dict[str, object]:
+        return {"num_features": self.running_mean.numel(), "eps": self.eps} | super()._options()
+
+
+class WeightlessRMSNorm(Activated):
+    """RMSNorm of the last dimension, whatever its size."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _rms_norm(x, x.dim() - 1, 1, None, self.eps, 0.0, self._code, self._slope)
+
+    def _options(self) -> dict[str, object]:
+        return {"eps": self.eps} | super()._options()
+
+
+class GatedRMSNorm(Activated):
+    """RMSNorm of x * silu(gate) or, with norm_before_gate, RMSNorm of x times silu(gate)."""
+
+    weight: Tensor
+    eps: float
+    group_size: int
+    norm_before_gate: bool
+    _kinds: Kinds
+
+    def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
+        if gate is None or not x.dtype == gate.dtype == self.weight.dtype:
+            _, original, _ = self._kinds
+            return original.forward(self, x, gate)
+        return gated_rms_norm(
+            x,
+            gate,
+            self.weight.numel(),
+            self.weight,
+            eps=self.eps,
+            group_size=self.group_size,
+            norm_before_gate=self.norm_before_gate,
+        )
+
+    def _options(self) -> dict[str, object]:
+        names = ("group_size", "eps", "norm_before_gate")
+        return {name: getattr(self, name) for name in names} | super()._options()
+
+
+def _empty(kinds: Kinds) -> nn.Module:
+    return object.__new__(class_of(*kinds))
+
+
+def _reduce(self: Any, protocol: int) -> Any:
+    return _empty, (self._kinds,), self.__dict__.copy()
+
+
+@functools.cache
+def _class_of(kinds: Any) -> type[Any]:
+    layer, original, around = kinds
+    bases = (Around, layer, original) if around else (layer, original)
+    members = {
+        "__module__": __name__,
+        "__reduce_ex__": _reduce,
+        "_kinds": kinds,
+        "_names": (layer.__name__, original.__name__),
+    }
+    return type(original.__name__, bases, members)
+
+
+def class_of(*kinds: Any) -> type[Any]:
+    """The class that a norm becomes, of Kinds. Its objects can be pickled and copied."""
+    return _class_of(kinds)

@@ -1,0 +1,305 @@
+"""normd.torch.replace on norms that are not PyTorch's, and restore."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.10")
+normd_torch = pytest.importorskip("normd.torch", exc_type=ImportError)
+
+from torch import nn
+from torch.nn import functional
+
+
+class Weighted(nn.Module):
+    def __init__(self, size=16, eps=1e-3):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(size) + 0.5)
+        self.variance_epsilon = eps
+
+
+class LlamaNorm(Weighted):
+    def forward(self, x):
+        dtype = x.dtype
+        x = x.to(torch.float32)
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return self.weight * x.to(dtype)
+
+
+class T5Norm(Weighted):
+    def forward(self, x):
+        variance = x.to(torch.float32).pow(2).mean(-1, keepdim=True)
+        x = x * torch.rsqrt(variance + self.variance_epsilon)
+        if self.weight.dtype in (torch.float16, torch.bfloat16):
+            x = x.to(self.weight.dtype)
+        return self.weight * x
+
+
+class GemmaNorm(Weighted):
+    def _norm(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+
+    def forward(self, x):
+        return (self._norm(x.float()) * (1.0 + self.weight.float())).type_as(x)
+
+
+class CohereNorm(Weighted):
+    def forward(self, x):
+        centred = x.float() - x.float().mean(-1, keepdim=True)
+        variance = centred.pow(2).mean(-1, keepdim=True)
+        y = self.weight.float() * centred * torch.rsqrt(variance + self.variance_epsilon)
+        return y.to(x.dtype)
+
+
+class WeightlessNorm(nn.Module):
+    eps = 1e-4
+
+    def forward(self, x):
+        return (x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + self.eps)).to(
+            x.dtype
+        )
+
+
+class LayerNorm2d(nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class GateFirstNorm(Weighted):
+    group_size = 4
+
+    def forward(self, x, gate=None):
+        dtype = x.dtype
+        x = x.to(torch.float32)
+        if gate is not None:
+            x = x * functional.silu(gate.to(torch.float32))
+        rows = x.view(*x.shape[:-1], -1, self.group_size)
+        rows = rows * torch.rsqrt(rows.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return self.weight * rows.view(x.shape).to(dtype)
+
+
+class GateLastNorm(Weighted):
+    def forward(self, x, gate):
+        dtype = x.dtype
+        x = x.to(torch.float32)
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return (self.weight * x.to(dtype) * functional.silu(gate.to(torch.float32))).to(dtype)
+
+
+class EpsOutsideNorm(Weighted):
+    """In the same words, another formula."""
+
+    def forward(self, x):
+        return self.weight * x / (x.pow(2).mean(-1, keepdim=True).sqrt() + self.variance_epsilon)
+
+
+class ShapeNorm(LlamaNorm):
+    def forward(self, x):
+        return super().forward(x) if x.shape[0] < 100 else x
+
+
+NORMS = [
+    (LlamaNorm(), (3, 5, 16), "RMSNorm"),
+    (T5Norm(), (3, 16), "RMSNorm"),
+    (GemmaNorm(), (3, 16), "RMSNorm"),
+    (CohereNorm(), (2, 3, 16), "LayerNorm"),
+    (WeightlessNorm(), (2, 3, 24), "WeightlessRMSNorm"),
+    (LayerNorm2d(16), (2, 16, 5, 7), "LayerNorm"),
+    (GateFirstNorm(), (3, 16), "GatedRMSNorm"),
+    (GateLastNorm(), (3, 16), "GatedRMSNorm"),
+]
+
+
+def inputs_of(norm, shape):
+    count = 2 if isinstance(norm, GateFirstNorm | GateLastNorm) else 1
+    return [torch.randn(shape) for _ in range(count)]
+
+
+@pytest.mark.parametrize(("norm", "shape", "layer"), NORMS, ids=lambda each: type(each).__name__)
+@torch.no_grad()
+def test_forms_are_recognised_and_restored(norm, shape, layer):
+    norm = copy.deepcopy(norm).eval()
+    kind, before, state = type(norm), repr(norm), norm.state_dict()
+    attributes = dict(norm.__dict__)
+    x = inputs_of(norm, shape)
+    wanted = norm(*x)
+    report = normd_torch.replace(norm)
+    assert report.replaced == {"": layer}
+    assert str(report) == f"the model itself: {layer}"
+    assert repr(norm).startswith(f"normd.{layer}(")
+    assert f"in place of {kind.__name__}" in repr(norm)
+    assert isinstance(norm, kind)
+    torch.testing.assert_close(norm(*x), wanted)
+    assert norm.state_dict().keys() == state.keys()
+    for again in (copy.deepcopy(norm), pickle.loads(pickle.dumps(norm))):
+        assert type(again) is type(norm)
+        assert torch.equal(again(*x), norm(*x))
+    compiled = torch.compile(norm, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*x), norm(*x))
+    assert not normd_torch.replace(norm).replaced
+    assert normd_torch.restore(norm) == [""]
+    assert type(norm) is kind
+    assert repr(norm) == before
+    assert norm.__dict__.keys() - {"_is_torch_compile"} == attributes.keys()
+    assert torch.equal(norm(*x), wanted)
+
+
+@pytest.mark.parametrize("kind", [LlamaNorm, T5Norm, GemmaNorm])
+@torch.no_grad()
+def test_results_have_the_type_that_the_norm_gives_them(kind):
+    theirs = kind().eval()
+    ours = copy.deepcopy(theirs)
+    normd_torch.replace(ours)
+    for weight in (torch.float32, torch.bfloat16, torch.float16):
+        theirs, ours = theirs.to(weight), ours.to(weight)
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            x = torch.randn(3, 16, dtype=dtype)
+            wanted, y = theirs(x), ours(x)
+            assert y.dtype == wanted.dtype
+            torch.testing.assert_close(y, wanted, rtol=0.02, atol=0.02)
+
+
+@torch.no_grad()
+def test_without_a_gate_or_with_one_of_another_type_the_norms_own_forward_computes():
+    theirs = GateFirstNorm()
+    ours = copy.deepcopy(theirs)
+    normd_torch.replace(ours)
+    x = torch.randn(3, 16)
+    assert torch.equal(ours(x), theirs(x))
+    assert torch.equal(ours(x, x.half()), theirs(x, x.half()))
+
+
+def test_what_computes_something_else_is_left_with_the_reason():
+    model = nn.ModuleDict(
+        {
+            "other": EpsOutsideNorm(),
+            "shape": ShapeNorm(),
+            "hooked": LlamaNorm(),
+            "hooked_too": nn.LayerNorm(4),
+        }
+    )
+    model["hooked"].forward = model["hooked_too"].forward = lambda x: x
+    report = normd_torch.replace(model)
+    assert not report.replaced
+    assert "EpsOutsideNorm computes none of normd's norms" in report.left["other"]
+    assert "ShapeNorm, whose forward uses shape" in report.left["shape"]
+    for name in ("hooked", "hooked_too"):
+        assert report.left[name] == "its forward is replaced on the object itself"
+    assert normd_torch.restore(model) == []
+
+
+class AdaLayerNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 32)
+        self.norm = nn.LayerNorm(16, elementwise_affine=False)
+
+    def forward(self, x, condition):
+        scale, shift = self.linear(condition).chunk(2, dim=1)
+        return self.norm(x) * (1 + scale) + shift
+
+
+def test_containers_of_norms_are_not_reported():
+    report = normd_torch.replace(nn.ModuleDict({"ada": AdaLayerNorm()}))
+    assert report.replaced == {"ada.norm": "LayerNorm"}
+    assert not report.left
+
+
+def test_replacing_leaves_hooks_parameters_and_random_numbers_alone():
+    norm = LlamaNorm()
+    weight, before, calls = norm.weight, norm.weight.clone(), []
+    norm.register_forward_hook(lambda *_: calls.append(1))
+    state = torch.get_rng_state()
+    normd_torch.replace(norm)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert norm.weight is weight
+    assert torch.equal(weight, before)
+    assert not calls
+    with torch.no_grad():
+        norm(torch.randn(2, 16))
+    assert calls == [1]
+
+
+class ScaleFirst(nn.Module):
+    """No name, no code and no attribute that says what it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(8))
+        self.dim, self.small = 8, 1e-4
+
+    def forward(self, x):
+        assert x.numel()
+        return functional.rms_norm(x, (self.dim,), self.weight, self.small)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("key", [ScaleFirst, f"{ScaleFirst.__module__}.ScaleFirst"])
+def test_users_add_adapters(key):
+    def adapt(norm):
+        return normd_torch.Adapted(normd_torch.RMSNorm, normalized_shape=norm.dim, eps=norm.small)
+
+    model = nn.Sequential(ScaleFirst(), nn.SiLU())
+    x = torch.randn(3, 8)
+    wanted = model(x)
+    assert str(normd_torch.replace(model)) == "no norms"
+    report = normd_torch.replace(model, adapters={key: adapt}, fuse_activations=True)
+    assert report.replaced == {"0": "RMSNorm"}
+    assert report.fused == {"1": "0"}
+    torch.testing.assert_close(model(x), wanted)
+    assert normd_torch.restore(model) == ["0"]
+    assert type(model[1]) is nn.SiLU
+    assert torch.equal(model(x), wanted)
+
+
+def test_adapters_are_checked_and_may_refuse():
+    def wrong(norm):
+        return normd_torch.Adapted(normd_torch.LayerNorm, normalized_shape=norm.dim, eps=norm.small)
+
+    norm = ScaleFirst()
+    report = normd_torch.replace(norm, adapters={ScaleFirst: wrong})
+    assert "LayerNorm differs from" in report.left[""]
+    report = normd_torch.replace(norm, adapters={ScaleFirst: lambda norm: "too small"})
+    assert report.left == {"": "too small"}
+    assert type(norm) is ScaleFirst
+
+
+class NormAct(nn.GroupNorm):
+    def __init__(self, act):
+        super().__init__(2, 8)
+        self.drop, self.act = nn.Identity(), act
+
+    def forward(self, x):
+        x = functional.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+        return self.act(self.drop(x))
+
+
+@torch.no_grad()
+def test_activations_within_a_norm_are_fused_if_asked():
+    model = nn.ModuleList([NormAct(nn.SiLU()), NormAct(nn.Tanh()), NormAct(nn.Identity())])
+    x = torch.randn(2, 8, 5)
+    wanted = [norm(x) for norm in model]
+    for fuse in (False, True):
+        report = normd_torch.replace(model, fuse_activations=fuse)
+        assert report.replaced == dict.fromkeys("012", "GroupNorm")
+        assert report.fused == ({"0.act": "0"} if fuse else {})
+        assert ("activation='silu'" in repr(model[0])) == fuse
+        for norm, each in zip(model, wanted, strict=True):
+            torch.testing.assert_close(norm(x), each)
+        normd_torch.restore(model)
+        assert type(model[0].act) is nn.SiLU
+
+
+@torch.no_grad()
+def test_pytorchs_own_layers_are_restored_too():
+    model = nn.Sequential(nn.GroupNorm(2, 8), nn.ReLU(), nn.LayerNorm(5)).eval()
+    before, x = repr(model), torch.randn(2, 8, 5)
+    wanted = model(x)
+    normd_torch.replace(model, fuse_activations=True)
+    assert repr(model) != before
+    assert normd_torch.restore(model) == ["0", "2"]
+    assert repr(model) == before
+    assert torch.equal(model(x), wanted)
