@@ -98,17 +98,14 @@ void BoundMemoryKept() {
   mallopt(M_ARENA_MAX, kArenas);
 }
 
-// That the command line names a device and files that there may be. InvalidArgument names the flag.
+// InvalidArgument if the command line names no device or a file that is missing. Certificates may
+// come later, so without them the start fails, and may be tried again.
 absl::Status CheckNames(const ServerConfig& config) {
   if (absl::Status status = ParseDevice(config.device).status(); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--", status.message()));
   }
-  const std::pair<const char*, const std::string*> files[] = {
-      {"policy_file", &config.policy_file},
-      {"tokens_file", &config.tokens_file},
-      {"tls_cert", &config.tls_cert},
-      {"tls_key", &config.tls_key},
-      {"tls_client_ca", &config.tls_client_ca}};
+  const std::pair<const char*, const std::string*> files[] = {{"policy_file", &config.policy_file},
+                                                              {"tokens_file", &config.tokens_file}};
   for (const auto& [flag, path] : files) {
     if (path->empty() || access(path->c_str(), F_OK) == 0 || errno != ENOENT) continue;
     return absl::InvalidArgumentError(

@@ -27,7 +27,9 @@ void Terminate() {
       std::rethrow_exception(exception);
     }
   } catch (const std::system_error& error) {
-    // Of the standard library's parts that we use, threads alone throw it.
+    if (error.code() != std::errc::resource_unavailable_try_again) {
+      End(absl::StrCat("an exception that nobody has caught: ", error.what()), /*is_fault=*/true);
+    }
     End(absl::StrCat("the system gives no thread: ", error.what(),
                      " (limits: ulimit -u, pids.max of the control group, memory)"),
         /*is_fault=*/false);

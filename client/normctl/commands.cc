@@ -50,9 +50,9 @@ void PrintHelp(std::ostream& out) {
   CommonFlags common;
   FlagSet flags;
   common.AddTo(flags);
-  out << "\n`normctl --version` prints the version, `normctl completion bash` a script that "
-         "completes "
-         "command lines.\n\nFlags of every command (`normctl COMMAND --help` shows its own):\n"
+  out << "\n`normctl --version` prints the version, `normctl completion bash` a script that\n"
+         "completes command lines.\n\nFlags of every command (`normctl COMMAND --help` shows its "
+         "own):\n"
       << flags.Help()
       << "\nExit codes: 0 done; 1 the call failed, the response is wrong, or health is not "
          "SERVING;\n"

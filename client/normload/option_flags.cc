@@ -157,14 +157,12 @@ std::string HelpText() {
       "--rate=2000\n"
       "  normload merge one.json two.json --html=both.html          # Several processes\n\n",
       flags.Help(),
-      "\nResponse time counts from the moment a request was meant to leave, so that a stalled "
-      "server\nshows; service time counts from the moment it left.\n\n"
-      "Exit codes: 0 done; 1 unreachable server, a wrong response, too many errors, no rate that "
-      "meets "
-      "the\nobjective or too few responses to tell, or an objective missed with --require_slo (the "
-      "report is still written); 2 "
-      "the "
-      "command\nline is wrong, or a report cannot be written. Ctrl-C stops sending and reports.\n");
+      "\nResponse time counts from the moment a request was meant to leave, so that a stalled\n"
+      "server shows; service time counts from the moment it left.\n\n"
+      "Exit codes: 0 done; 1 unreachable server, a wrong response, too many errors, no rate that\n"
+      "meets the objective, too few responses to tell, or an objective missed with --require_slo\n"
+      "(the report is still written); 2 the command line is wrong, or a report cannot be written.\n"
+      "Ctrl-C stops sending and reports.\n");
 }
 
 }  // namespace normd::load

@@ -241,8 +241,11 @@ void AddCpu(FlagSet& flags, ServerConfig& c) {
   flags.Add("cpu_lanes", &c.cpu_lanes, 0, "N",
             "Batches that the CPU computes at once; 0: one for every four threads, at least two.",
             From(0, 1024));
-  flags.Add("cpu_threads", &c.cpu_threads, 0, "N",
-            "Threads that compute on the CPU; 0: one for each core.", From(0, 4096));
+  flags.Add(
+      "cpu_threads", &c.cpu_threads, 0, "N",
+      "Threads that compute on the CPU; 0: one for each core, or as many as the control group's "
+      "quota allows.",
+      From(0, 4096));
   flags.AddBytes("pool_bytes", &c.pool_bytes, 256 * kMiB, "Free memory kept for reuse.", From(0));
 }
 

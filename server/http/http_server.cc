@@ -57,7 +57,12 @@ class HttpServerImpl final : public HttpServer {
       // A socket of IPv6 takes IPv4, too. Where IPv6 is off, IPv4 alone is left.
       try {
         ListenAt("::", port);
-      } catch (const boost::system::system_error&) {
+      } catch (const boost::system::system_error& error) {
+        namespace errc = boost::system::errc;
+        if (error.code() != errc::address_family_not_supported &&
+            error.code() != errc::address_not_available) {
+          throw;
+        }
         ListenAt("0.0.0.0", port);
       }
     } else {

@@ -33,7 +33,7 @@ class Saturation {
  private:
   struct Reading {
     TimePoint at{};
-    Duration busy{};  // Of a thread, on average, since it began.
+    Duration busy{};  // A thread's, on average, since it began.
     Duration backlog{};
   };
   Reading Read() const;

@@ -413,10 +413,12 @@ TEST_F(ProcessModelsTest, LoadsOnSighupWhatHasCome) {
   EXPECT_TRUE(IsReady(normd));
 }
 
-// Waits until the file has `text`, of a child that has not ended.
+// Waits until the file has `text`.
 void WaitForText(const std::string& path, const std::string& text) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   std::string found;
   while (found.find(text) == std::string::npos) {
+    ASSERT_LT(std::chrono::steady_clock::now(), end) << "has no " << text << ": " << found;
     std::ifstream file(path);
     found.assign(std::istreambuf_iterator<char>(file), {});
     std::this_thread::yield();
