@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <variant>
 
@@ -20,6 +21,8 @@ struct NormProgram {
   // One for each type, in the order of its values from 1.
   std::array<norm::NormSpec, 4> specs;
   norm::NormParams params;  // Host memory, alive as long as the model.
+  // The memory of those params that the operation made. shared: by copies of the program.
+  std::shared_ptr<const std::byte[]> made_params;
 
   const norm::NormSpec& Spec(norm::DType dtype) const {
     return specs[static_cast<std::size_t>(dtype) - 1];

@@ -56,7 +56,7 @@ CutRule CutRuleOf(const norm::NormSpec& spec);
 class NormOperation : public Operation {
  public:
   const Signature& signature() const final { return signature_; }
-  const ParameterRules& parameters() const final { return parameters_; }
+  const ParameterRules& parameters() const override { return parameters_; }
   bool TakesDType(norm::DType dtype) const final { return norm::IsNormalized(dtype); }
   std::string DTypesText() const final;
   absl::StatusOr<Geometry> Check(absl::Span<const TensorType> inputs) const final;
@@ -66,7 +66,7 @@ class NormOperation : public Operation {
   CutRule cut() const final { return CutRuleOf(spec_); }
   // A mixture of styles reads its whole table for each sample, however small the sample is.
   bool runs_inline() const final { return spec_.style != norm::Style::kMix; }
-  KernelProgram MakeProgram(const BoundParameters& parameters) const final;
+  KernelProgram MakeProgram(const BoundParameters& parameters) const override;
 
  protected:
   // The shapes that tensors may have.

@@ -33,7 +33,7 @@ struct ExpectedParameter {
   const char* name;  // PyTorch's.
   // False: of the parameters that are not required one suffices, as with a module's bias=False.
   bool required;
-  Shape shape;
+  Shape shape;  // Without dimensions: one number, which the file may also have as [1].
 };
 
 struct ParameterRules {

@@ -16,6 +16,7 @@
 #include "operations/linear_norm.h"
 #include "operations/lp_normalize.h"
 #include "operations/rms_norm.h"
+#include "operations/scale_norm.h"
 
 namespace normd {
 namespace {
@@ -42,6 +43,7 @@ constexpr Entry kOperations[] = {
     {v1::ModelConfig::kAdaptiveInstanceNorm, "adaptive_instance_norm", MakeAdaptiveInstanceNorm},
     {v1::ModelConfig::kConditionalInstanceNorm, "conditional_instance_norm",
      MakeConditionalInstanceNorm},
+    {v1::ModelConfig::kScaleNorm, "scale_norm", MakeScaleNorm},
 };
 
 }  // namespace

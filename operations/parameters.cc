@@ -58,6 +58,11 @@ std::int64_t FirstNaN(const std::byte* data, std::int64_t elements, Bits infinit
   return elements;
 }
 
+bool Fits(const TensorEntry& tensor, const ExpectedParameter& wanted) {
+  if (wanted.shape.rank() == 0) return tensor.shape.rank() <= 1 && tensor.shape.elements() == 1;
+  return tensor.shape == wanted.shape;
+}
+
 class Matcher {
  public:
   Matcher(const v1::ModelConfig& config, const ParameterRules& rules,
@@ -112,7 +117,7 @@ class Matcher {
     const auto found = by_name_.find(NameOf(wanted));
     if (found == by_name_.end()) return absl::OkStatus();
     const TensorEntry& tensor = tensors_[found->second];
-    if (!(tensor.shape == wanted.shape)) {
+    if (!Fits(tensor, wanted)) {
       return absl::InvalidArgumentError(absl::StrCat(Title(wanted), ": shape ",
                                                      tensor.shape.ToString(), ", wanted ",
                                                      wanted.shape.ToString()));
@@ -163,7 +168,7 @@ class Matcher {
   std::string Advice(const ExpectedParameter& wanted) const {
     std::set<std::string> prefixes;
     for (const TensorEntry& tensor : tensors_) {
-      if (!(tensor.shape == wanted.shape)) continue;
+      if (!Fits(tensor, wanted)) continue;
       if (const auto prefix = PrefixOf(tensor.name, wanted.name)) {
         prefixes.insert(absl::StrCat("parameter_prefix: \"", Quoted(*prefix), "\""));
       }

@@ -89,7 +89,7 @@ struct BatchQueue::Impl {
   bool closed ABSL_GUARDED_BY(mutex) = false;
   bool has_backlog ABSL_GUARDED_BY(mutex) = false;
   TimePoint backlog_since ABSL_GUARDED_BY(mutex){};
-  Duration backlog_before ABSL_GUARDED_BY(mutex){};  // Of those that are over.
+  Duration backlog_before ABSL_GUARDED_BY(mutex){};  // The sum of those that are over.
   int idle_takers ABSL_GUARDED_BY(mutex) = 0;
   bool taker_called ABSL_GUARDED_BY(mutex) = false;
   bool taker_spins ABSL_GUARDED_BY(mutex) = false;

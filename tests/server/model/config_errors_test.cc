@@ -311,7 +311,8 @@ constexpr const char* kOperations[] = {"instance_norm { channels: 4 }",
                                        "adaptive_layer_norm { features: 4 }",
                                        "adaptive_group_norm { channels: 4 groups: 2 }",
                                        "adaptive_instance_norm { channels: 4 }",
-                                       "conditional_instance_norm { channels: 4 styles: 2 }"};
+                                       "conditional_instance_norm { channels: 4 styles: 2 }",
+                                       "scale_norm { normalized_shape: 4 }"};
 
 // Sets the field at the end of `path` to the value's `index`; false: there are no more.
 bool SetValue(Message& config, const Path& path, std::size_t index) {

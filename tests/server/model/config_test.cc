@@ -137,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "operation: missing, wanted one of instance_norm, group_norm, layer_norm, "
                 "rms_norm, batch_norm, linear_norm, add_rms_norm, add_layer_norm, gated_rms_norm, "
                 "lp_normalize, adaptive_layer_norm, adaptive_group_norm, adaptive_instance_norm, "
-                "conditional_instance_norm"},
+                "conditional_instance_norm, scale_norm"},
         BadCase{"AxesCount", "layer_norm { normalized_shape: [2, 3] axes: 1 }",
                 "layer_norm.axes: [1], wanted one for each of the 2 dimensions of "
                 "normalized_shape"},
@@ -204,6 +204,11 @@ INSTANTIATE_TEST_SUITE_P(
                 "lp_normalize { normalized_shape: [1152921504606846976, 1] }",
                 "lp_normalize.normalized_shape: 1152921504606846976 elements in "
                 "[1152921504606846976, 1], wanted at most 1152921504606846975"},
+        BadCase{"ScaleNormShapeThatGWouldFillMemoryFor",
+                "scale_norm { normalized_shape: [4097, 4096] }",
+                "scale_norm.normalized_shape: 16781312 elements, wanted at most 16777216"},
+        BadCase{"ScaleNormEps", "scale_norm { normalized_shape: 3 eps: -1 }",
+                "scale_norm.eps: -1, wanted a finite value >= 0"},
         BadCase{"AddLayerNormNoShape", "add_layer_norm {}",
                 "add_layer_norm.normalized_shape: missing, wanted at least one dimension"},
         BadCase{"GatedRmsNormGroupSize",

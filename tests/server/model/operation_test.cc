@@ -71,6 +71,8 @@ std::vector<Case> Cases() {
                      {{{2, 3}, {2, 3}}, {{0, 2, 3}, {0, 2, 3}}, {{5, 2, 3}, {5, 2, 3}}}});
   }
   cases.push_back({"lp_normalize { normalized_shape: 6 }", {{{6}}, {{0, 6}}, {{5, 2, 6}}}});
+  cases.push_back(
+      {"scale_norm { normalized_shape: [2, 3] }", {{{2, 3}}, {{0, 2, 3}}, {{5, 2, 2, 3}}}});
   for (const std::string norm : {"layer_norm", "rms_norm", "lp_normalize"}) {
     cases.push_back(
         {norm + " { normalized_shape: 3 axes: 1 }", {{{2, 3}}, {{0, 3, 5}}, {{2, 3, 2, 4}}}});

@@ -123,6 +123,20 @@ TEST(MatchParametersTest, RefusesAParameterOfAnotherShapeOrType) {
             "parameter weight (n.weight): shape [5], wanted [4]");
 }
 
+TEST(MatchParametersTest, TakesOneNumberWithADimensionOrWithout) {
+  const std::string scale = "scale_norm { normalized_shape: 4 }";
+  EXPECT_THAT(Match(scale, {Entry("g", {})}), ElementsAre("g=g"));
+  EXPECT_THAT(Match(scale, {Entry("g", {1}, "BF16")}), ElementsAre("g=g"));
+  EXPECT_EQ(Error(scale, {Entry("g", {4})}), "parameter g: shape [4], wanted []");
+  EXPECT_EQ(Error(scale, {Entry("g", {1, 1})}), "parameter g: shape [1, 1], wanted []");
+  EXPECT_EQ(Error(scale, {Entry("g", {0})}), "parameter g: shape [0], wanted []");
+  EXPECT_THAT(Error(scale, {Entry("norm.g", {1})}),
+              HasSubstr("; parameter_prefix: \"norm.\" would find it"));
+  // For an operation with an element for each channel, a number is no vector.
+  EXPECT_EQ(Error("rms_norm { normalized_shape: 1 }", {Entry("weight", {})}),
+            "parameter weight: shape [], wanted [1]");
+}
+
 TEST(MatchParametersTest, LooksBehindThePrefixAlone) {
   const std::string config = std::string(kGroup) + " parameter_prefix: \"module.norm1.\"";
   EXPECT_THAT(

@@ -342,10 +342,23 @@ def quantization():
          **of_groups(x, 3, 1e-5)})
 
 
+def scale_norm():
+    x, g = some(3, 2, 4), torch.tensor([-1.75])
+    x[1] = 0
+    x[2] /= 2**20  # eps counts for these two rows.
+    for eps, field in ((1e-5, ""), (0.5, "eps: 0.5 ")):
+        rstd = 1 / torch.linalg.vector_norm(x, 2, (-2, -1), keepdim=True).clamp_min(eps)
+        add("scale_norm { normalized_shape: [2, 4] " + field + "}", {"x": x},
+            {"y": g * x * rstd, "rstd": rstd}, {"g": g})
+    add('scale_norm { normalized_shape: [2, 4] eps: 0.5 } activation: GELU_ERF '
+        'parameter_names { key: "g" value: "scale" }',
+        {"x": x}, {"y": F.gelu(g * x * rstd), "rstd": rstd}, {"scale": g.squeeze()})
+
+
 def main():
     torch.manual_seed(1)
     for write in (channel_norms, shape_norms, lp_normalize, sums, gated_rms_norm, adaptive_norms,
-                  styles, linear_norm, quantization):
+                  styles, linear_norm, quantization, scale_norm):
         write()
     lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
     text = f'{{"torch":"{torch.__version__}","cases":[\n{lines}\n]}}\n'

@@ -32,6 +32,10 @@ const Case kCases[] = {
      "gated_rms_norm { normalized_shape: 12 eps: 0.5 affine: false }",
      {},
      {{1, 12}, {1, 12}}},
+    {"ScaleNorm",
+     "scale_norm { normalized_shape: 12 } parameter_names { key: 'g' value: 'weight' }",
+     {{1}},
+     {{1, 12}}},
     {"AdaptiveLayerNorm",
      "adaptive_layer_norm { features: 6 gated_residual: true }",
      {},
@@ -82,7 +86,7 @@ class DeviceOperationsTest : public DeviceLaneTest, public ::testing::WithParamI
       const Shape shape = *Shape::Create(dims);
       std::vector<float> values;
       for (std::int64_t i = 0; i < shape.elements(); ++i) {
-        values.push_back(1 + 0.125F * static_cast<float>(i));
+        values.push_back(1.5F + 0.125F * static_cast<float>(i));
       }
       parameters.push_back(MakeParameter(parameters.empty() ? "weight" : "bias", values));
       parameters.back().shape = shape;
