@@ -79,7 +79,8 @@ struct ModelRegistry::Impl {
   absl::StatusOr<ModelStatus> LoadWanted(const std::string& name,
                                          const std::vector<std::int64_t>& present)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(load_mutex);
-  absl::StatusOr<std::vector<std::int64_t>> Unload(const std::string& name, std::int64_t version)
+  absl::StatusOr<std::vector<std::int64_t>> Unload(const std::string& name, std::int64_t version,
+                                                   UnloadedBy by)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(load_mutex);
   absl::Status RecordUnwanted(const std::string& name, const absl::Status& reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(load_mutex);
@@ -97,6 +98,7 @@ struct ModelRegistry::Impl {
 
   std::int64_t known_versions ABSL_GUARDED_BY(load_mutex) = 0;  // Loaded or failed.
   VersionCounts counts ABSL_GUARDED_BY(load_mutex);
+  std::deque<UnloadedVersion> unloaded_by_clients ABSL_GUARDED_BY(load_mutex);
 
   mutable Mutex mutex;
   // Changes come under load_mutex too. shared: readers use the versions that they found while the
@@ -274,7 +276,8 @@ absl::Status ModelRegistry::Impl::MakeRoom(const std::string& name) {
 }
 
 absl::StatusOr<std::vector<std::int64_t>> ModelRegistry::Impl::Unload(const std::string& name,
-                                                                      std::int64_t version) {
+                                                                      std::int64_t version,
+                                                                      UnloadedBy by) {
   const std::shared_ptr<const KnownVersions> known = Known(name);
   if (known == nullptr) return MissingVersion(name, version, nullptr);
   KnownVersions versions = *known;
@@ -291,6 +294,11 @@ absl::StatusOr<std::vector<std::int64_t>> ModelRegistry::Impl::Unload(const std:
   Publish(name, std::move(versions));
   for (const std::int64_t gone : unloaded) {
     spdlog::info("model {}, version {}: unloaded", name, gone);
+    if (by != UnloadedBy::kClient) continue;
+    unloaded_by_clients.push_back({name, gone, known->Find(gone)->files});
+    if (std::cmp_greater(unloaded_by_clients.size(), options.max_models)) {
+      unloaded_by_clients.pop_front();
+    }
   }
   if (!unloaded.empty()) changes.Add(name, still_loaded);
   return unloaded;
@@ -395,14 +403,20 @@ std::vector<std::int64_t> ModelRegistry::TakeConfig(const std::string& name,
 }
 
 absl::StatusOr<std::vector<std::int64_t>> ModelRegistry::Unload(absl::string_view name,
-                                                                std::int64_t version) {
+                                                                std::int64_t version,
+                                                                UnloadedBy by) {
   if (absl::Status status = CheckNameAndVersion(name, version); !status.ok()) return status;
   absl::StatusOr<std::vector<std::int64_t>> result = [&] {
     MutexLock lock(impl_->load_mutex);
-    return impl_->Unload(std::string(name), version);
+    return impl_->Unload(std::string(name), version, by);
   }();
   impl_->changes.Deliver();
   return result;
+}
+
+std::deque<UnloadedVersion> ModelRegistry::TakeUnloaded() {
+  MutexLock lock(impl_->load_mutex);
+  return std::exchange(impl_->unloaded_by_clients, {});
 }
 
 std::vector<ModelStatus> ModelRegistry::List() const {

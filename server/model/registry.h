@@ -6,6 +6,7 @@
 #define NORMD_SERVER_MODEL_REGISTRY_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -32,6 +33,15 @@ struct RegistryOptions {
   // call at a time, in the order of the changes; with loads on several threads, possibly on another
   // thread than the load's. May call the registry.
   std::function<void(const std::string&, bool)> on_change;
+};
+
+// Whose wish it is that a version goes.
+enum class UnloadedBy { kClient, kRepository };
+
+struct UnloadedVersion {
+  std::string name;
+  std::int64_t version = 0;
+  VersionFiles files;  // At the beginning of its last load.
 };
 
 // Thread-safe. Find, List and Get never wait for a load, nor Find and Get for a list; loads and
@@ -78,7 +88,11 @@ class ModelRegistry {
   // version 0: every version. Requests in flight finish. Returns the versions unloaded. Failed
   // versions are forgotten too, without being in the response; NotFound when there is nothing of
   // either kind.
-  absl::StatusOr<std::vector<std::int64_t>> Unload(absl::string_view name, std::int64_t version);
+  absl::StatusOr<std::vector<std::int64_t>> Unload(absl::string_view name, std::int64_t version,
+                                                   UnloadedBy by = UnloadedBy::kClient);
+  // The versions that clients have unloaded since the last call, in this order; at most the last
+  // max_models. Blocks for a load.
+  std::deque<UnloadedVersion> TakeUnloaded();
 
   // By name, then version.
   std::vector<ModelStatus> List() const;

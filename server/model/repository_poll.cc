@@ -118,6 +118,12 @@ void RepositoryPoll::Begin() {
 
 void RepositoryPoll::Look() {
   if (!begun_) Begin();
+  // A client may have loaded and unloaded a version between two looks.
+  for (UnloadedVersion& unloaded : registry_.TakeUnloaded()) {
+    if (StatusOf(registry_, unloaded.name, unloaded.version)) continue;  // It is back.
+    models_[unloaded.name].judged[unloaded.version] = {std::move(unloaded.files), absl::OkStatus(),
+                                                       clock_.Now()};
+  }
   RepositoryScan scan = registry_.repository().Scan();
   const bool complete = CheckRoots(scan);
   for (auto& [name, folder] : scan.models) {
@@ -136,7 +142,8 @@ void RepositoryPoll::Look() {
     }
     if (!registry_.ListOf(name).empty()) {
       spdlog::info("model {}: it is no longer in the repository", name);
-      registry_.Unload(name, 0).status().IgnoreError();  // A client may have been first.
+      // A client may have been first.
+      registry_.Unload(name, 0, UnloadedBy::kRepository).status().IgnoreError();
     }
     entry = models_.erase(entry);
   }
@@ -280,6 +287,9 @@ void RepositoryPoll::Retire(const std::string& name, Model& model,
   for (const auto& [version, serves] : known) {
     if (!Has(model.folder, version)) leaving.insert(version);
   }
+  for (const auto& [version, judged] : model.judged) {
+    if (!Has(model.folder, version)) leaving.insert(version);
+  }
   const bool none_left = model.folder.versions.empty() && before.versions.empty();
   model.held = choice.held;
   std::erase_if(model.outliving, [&](std::int64_t version) {
@@ -313,7 +323,8 @@ void RepositoryPoll::Retire(const std::string& name, Model& model,
     spdlog::info("model {}, version {}: {}", name, version,
                  is_there ? "its version_policy does not want it any more"
                           : "it is no longer in the repository");
-    registry_.Unload(name, version).status().IgnoreError();  // A client may have been first.
+    // A client may have been first.
+    registry_.Unload(name, version, UnloadedBy::kRepository).status().IgnoreError();
   }
 }
 

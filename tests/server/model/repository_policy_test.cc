@@ -18,6 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 namespace fs = std::filesystem;
 
@@ -124,6 +125,44 @@ TEST_F(RepositoryPollTest, WhatAClientDoesStaysUntilTheRepositoryChanges) {
   WriteModel("m", 3, 3);
   Look(2);
   EXPECT_THAT(Known(), ElementsAre("m/3", "other/1"));
+}
+
+// Without an interval, no look may come between a version and its end by a client.
+TEST_F(RepositoryPollTest, WhatAClientUnloadsBeforeALookStaysUntilItsFilesChange) {
+  WriteModel("m", 1, 1);
+  Start();
+  WriteModel("m", 2, 2);
+  WriteModel("n", 1, 1);
+  for (const char* name : {"m", "n"}) {
+    ASSERT_TRUE(registry().Load(name, 0).ok());
+    ASSERT_TRUE(registry().Unload(name, 0).ok());
+  }
+  Look(3);
+  EXPECT_THAT(Known(), IsEmpty());
+  WriteWeights("m", 2, Weights(3));
+  Look(2);
+  EXPECT_THAT(Known(), ElementsAre("m/2"));
+  // The same for files that the last look had not seen.
+  WriteWeights("m", 2, Weights(4));
+  ASSERT_TRUE(registry().Load("m", 2).ok());
+  ASSERT_TRUE(registry().Unload("m", 2).ok());
+  Look(3);
+  EXPECT_THAT(Known(), IsEmpty());
+}
+
+TEST_F(RepositoryPollTest, WhatAClientUnloadedIsNewWhenItComesBack) {
+  for (const int version : {1, 2}) WriteModel("m", version, static_cast<float>(version));
+  Start();
+  ASSERT_TRUE(registry().Load("m", 1).ok());
+  ASSERT_TRUE(registry().Unload("m", 1).ok());
+  fs::rename(Path("m/1"), Path("m/.1"));
+  Look(2);
+  fs::rename(Path("m/.1"), Path("m/1"));
+  Look(2);
+  EXPECT_THAT(Known(), ElementsAre("m/2"));
+  fs::remove_all(Path("m/2"));
+  Look(2);
+  EXPECT_THAT(Known(), ElementsAre("m/1"));
 }
 
 TEST_F(RepositoryPollTest, ALackThatMayPassIsTriedEveryMinute) {
