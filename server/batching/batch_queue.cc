@@ -1,5 +1,6 @@
 #include "server/batching/batch_queue.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cassert>
 #include <chrono>
@@ -62,10 +63,10 @@ struct BatchQueue::Impl {
   Wake PlanSpin(TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Compute(InlineRun run);
   Wake Plan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // From now on a batch may go, or none may.
-  void CountBacklog(bool may_go) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // From `next` on a batch may go; kNever: none may.
+  void CountBacklog(TimePoint next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // That of the present backlog, as far as it counts.
-  Duration PresentBacklog() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  Duration PresentBacklog(TimePoint now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Send(const Wake& wake);
   void WaitForBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Returns when this taker is called or has spun for long enough.
@@ -87,9 +88,9 @@ struct BatchQueue::Impl {
   mutable Mutex mutex;
   WaitingSet waiting ABSL_GUARDED_BY(mutex);
   bool closed ABSL_GUARDED_BY(mutex) = false;
-  bool has_backlog ABSL_GUARDED_BY(mutex) = false;
-  TimePoint backlog_since ABSL_GUARDED_BY(mutex){};
-  Duration backlog_before ABSL_GUARDED_BY(mutex){};  // The sum of those that are over.
+  TimePoint counted_next ABSL_GUARDED_BY(mutex) = kNever;   // The last that CountBacklog was given.
+  TimePoint backlog_since ABSL_GUARDED_BY(mutex) = kNever;  // May be in the future.
+  Duration backlog_before ABSL_GUARDED_BY(mutex){};         // The sum of those that are over.
   int idle_takers ABSL_GUARDED_BY(mutex) = 0;
   bool taker_called ABSL_GUARDED_BY(mutex) = false;
   bool taker_spins ABSL_GUARDED_BY(mutex) = false;
@@ -155,7 +156,7 @@ BatchQueue::Impl::Wake BatchQueue::Impl::Plan() {
   } else if (next != kAtOnce && next != kNever && !has_timer && !taker_called) {
     wake.one_idle = taker_called = idle_takers > 0;
   }
-  CountBacklog(next == kAtOnce);
+  CountBacklog(next);
   if (reaper_sleeps && waiting.NextDeadline() < reaper_until) {
     wake.reaper = true;
     reaper_until = waiting.NextDeadline();
@@ -163,17 +164,26 @@ BatchQueue::Impl::Wake BatchQueue::Impl::Plan() {
   return wake;
 }
 
-void BatchQueue::Impl::CountBacklog(bool may_go) {
-  if (may_go == has_backlog) return;
-  backlog_before += PresentBacklog();
-  has_backlog = may_go;
-  if (may_go) backlog_since = clock.Now();
+void BatchQueue::Impl::CountBacklog(TimePoint next) {
+  if (std::exchange(counted_next, next) == next) return;
+  if (backlog_since == kNever && next != kAtOnce) {
+    backlog_since = next;  // Without a reading of the clock.
+    return;
+  }
+  const TimePoint now = clock.Now();
+  const TimePoint start = next == kAtOnce ? now : next;
+  if (start <= now) {
+    backlog_since = std::min(backlog_since, start);
+  } else {
+    backlog_before += PresentBacklog(now);
+    backlog_since = start;
+  }
 }
 
-Duration BatchQueue::Impl::PresentBacklog() const {
+Duration BatchQueue::Impl::PresentBacklog(TimePoint now) const {
   constexpr Duration kLeast = std::chrono::milliseconds(1);
-  if (!has_backlog) return Duration(0);
-  const Duration lasts = clock.Now() - backlog_since;
+  if (now <= backlog_since) return Duration(0);
+  const Duration lasts = now - backlog_since;
   return lasts < kLeast ? Duration(0) : lasts;
 }
 
@@ -419,7 +429,7 @@ std::int64_t BatchQueue::waiting_requests() const {
 
 Duration BatchQueue::TimeWithBacklog() const {
   MutexLock lock(impl_->mutex);
-  return impl_->backlog_before + impl_->PresentBacklog();
+  return impl_->backlog_before + impl_->PresentBacklog(impl_->clock.Now());
 }
 
 }  // namespace normd

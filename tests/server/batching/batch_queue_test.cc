@@ -55,6 +55,25 @@ TEST_F(BatchQueueTest, WhatIsHeldBackForCompanyIsNoBacklog) {
   EXPECT_EQ(queue().TimeWithBacklog(), milliseconds(0));
 }
 
+TEST_F(BatchQueueTest, CountsABacklogFromTheEndOfTheQueueDelay) {
+  options_.limits.max_queue_delay = milliseconds(1);
+  Push(model_);
+  clock_.Advance(milliseconds(20));
+  EXPECT_EQ(queue().TimeWithBacklog(), milliseconds(19));
+  Push(MakeRowModel(other_metrics_, "", "other"));  // Held back, beside one that may go.
+  clock_.Advance(milliseconds(10));
+  EXPECT_EQ(queue().TimeWithBacklog(), milliseconds(29));
+  Pull();
+  Pull();
+  clock_.Advance(milliseconds(100));
+  EXPECT_EQ(queue().TimeWithBacklog(), milliseconds(29));
+  // Without queue delay it may go at once.
+  Push(model_);
+  queue().EndQueueDelay();
+  clock_.Advance(milliseconds(5));
+  EXPECT_EQ(queue().TimeWithBacklog(), milliseconds(34));
+}
+
 TEST_F(BatchQueueTest, DifferentSampleCountsAndSpatialSizesShareABatchInOrderOfArrival) {
   const auto a = Push(model_, 3, 7).id();
   const auto b = Push(model_, 1, 1000).id();
