@@ -150,7 +150,7 @@ absl::Status ModelRegistry::Impl::RecordUnwanted(const std::string& name,
                                                  const absl::Status& reason) {
   const std::shared_ptr<const KnownVersions> known = Known(name);
   if (known == nullptr || !known->AnyLoaded()) {
-    if (known == nullptr) {
+    if (known == nullptr || known->Find(0) == nullptr) {
       if (absl::Status room = MakeRoom(name); !room.ok()) return room;
     }
     Record({name, 0, nullptr, reason, {}, repository.FilesOf(name, 0)});

@@ -231,6 +231,18 @@ TEST_F(ModelRegistryTest, RecordsOfFailuresGiveWayAndAreBounded) {
   EXPECT_THAT(Known(), ElementsAre("good/1", "x/1", "y/1"));
 }
 
+TEST_F(ModelRegistryTest, TheRecordOfNoneWantedNeedsRoomBesideAFailure) {
+  max_models_ = 1;
+  WriteModel("m", 1, 1);
+  WriteWeights("m", 1, "broken");
+  ASSERT_FALSE(registry().Load("m", 1).ok());
+  EXPECT_THAT(Known(), ElementsAre("m/1!"));
+  dir_.Write("m/config.textproto",
+             absl::StrCat(kConfig, " version_policy { specific { versions: 7 } }"));
+  ASSERT_FALSE(registry().Load("m", 0).ok());
+  EXPECT_THAT(Known(), ElementsAre("m/0!"));
+}
+
 TEST_F(ModelRegistryTest, LeavesNothingOfNamesThatComeAndGo) {
   max_models_ = 2;
   for (int i = 0; i < 100; ++i) {
