@@ -102,6 +102,7 @@ bool RepositoryPoll::WaitForLook(Duration interval) {
     if (ending_ || std::chrono::steady_clock::now() >= until) break;
     wake_.WaitUntil(mutex_, until);
   }
+  retries_all_ = looks_asked_for_ == kLooksTogether;
   looks_asked_for_ = std::max(looks_asked_for_ - 1, 0);
   return !ending_;
 }
@@ -253,7 +254,7 @@ VersionOutcome RepositoryPoll::Judge(const std::string& name, Model& model,
     if (judged->second.status.ok()) {
       return serves ? VersionOutcome::kServes : VersionOutcome::kUnloaded;
     }
-    const bool is_due = clock_.Now() >= judged->second.at + kRetryInterval;
+    const bool is_due = retries_all_ || clock_.Now() >= judged->second.at + kRetryInterval;
     if (!is_due || !MayPass(judged->second.status)) return as_it_is;
   } else if (judged == model.judged.end() && known && known->files == files) {
     // By the start, or by a client.

@@ -52,8 +52,9 @@ class RepositoryPoll {
   // Looks from here on, on a thread of its own: now, whenever LookSoon asks for it, and every
   // `interval` if it is above 0.
   void Watch(Duration interval);
-  // Watch looks twice, at once and a second later, and so loads what has come to rest. Thread-safe;
-  // does not block.
+  // Watch looks twice, at once and a second later, and so loads what has come to rest. The first of
+  // these looks also tries again what failed for a cause that may pass. Thread-safe; does not
+  // block.
   void LookSoon();
 
  private:
@@ -98,6 +99,7 @@ class RepositoryPoll {
   RepositoryMetrics& metrics_;
   const Clock& clock_;
   bool begun_ = false;
+  bool retries_all_ = false;  // Whether this look tries again what failed less than a minute ago.
   std::map<std::string, Model> models_;
   std::vector<Root> roots_;
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -188,6 +189,27 @@ TEST_F(RepositoryPollTest, ALackThatMayPassIsTriedEveryMinute) {
   clock_.Advance(std::chrono::seconds(61));
   Look();
   EXPECT_EQ(Served(), 2);
+}
+
+TEST_F(RepositoryPollTest, ALookThatIsAskedForTriesAgainOnceHoweverSoon) {
+  WriteModel("m", 1, 1);
+  Start();
+  int tries = 0;
+  backend_.prepare = [&](const Model&) -> FakeBackend::Prepared {
+    ++tries;
+    return absl::ResourceExhaustedError("device: 1 of 2 GB");
+  };
+  WriteWeights("m", 2, Weights(2));
+  Look(2);
+  ASSERT_EQ(tries, 1);
+  poll_->LookSoon();
+  poll_->Watch(Duration(0));
+  // The first look of the thread, and the two that are asked for.
+  while (Metric("normd_model_repository_polls_total{result=\"complete\"}") < 6) {
+    std::this_thread::yield();
+  }
+  poll_.reset();
+  EXPECT_EQ(tries, 2);
 }
 
 TEST_F(RepositoryPollTest, TellsOnceThatThereIsNoRoom) {
