@@ -18,9 +18,9 @@ fi
 mapfile -t sources < <(find base client flags kernels operations server tests wire -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' |
                          sort)
 [[ ${#sources[@]} -gt 0 ]] || { echo 'no sources found: not the root of the tree?' >&2; exit 1; }
-if [[ ${1:-} == --fix ]]; then
-  "$formatter" -i "${sources[@]}"
-else
-  "$formatter" --dry-run --Werror "${sources[@]}"
-fi
+case ${1:-} in
+  --fix) "$formatter" -i "${sources[@]}" ;;
+  '') "$formatter" --dry-run --Werror "${sources[@]}" ;;
+  *) echo "usage: $0 [--fix]" >&2; exit 2 ;;
+esac
 echo "${#sources[@]} files"
