@@ -20,7 +20,11 @@ MODEL = """
 import torch
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3), torch.nn.InstanceNorm2d(64))
 """
-PAGES = {"README.md": [MODEL]}
+MODULE = """
+import torch
+module = torch.nn.GroupNorm(8, 64)
+"""
+PAGES = {"README.md": [MODEL], "docs/models.md": [MODULE]}
 
 
 def python(page, triton):
