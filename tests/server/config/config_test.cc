@@ -138,7 +138,8 @@ std::vector<std::string> AllFlags() {
 }
 
 bool IsBool(const std::string& name) {
-  return name == "insecure" || name == "metrics_tls" || name == "shared_memory_cuda";
+  return name == "insecure" || name == "metrics_tls" || name == "shared_memory_cuda" ||
+         name == "allow_no_models";
 }
 
 bool IsTlsFile(const std::string& name) {
@@ -156,7 +157,7 @@ TEST(ParseCommandLineTest, OneCommandLineLeavesNothingToTheNext) {
 
 TEST(ParseCommandLineTest, EveryFlagRefusesWhatItCannotBeAndNamesItself) {
   const std::vector<std::string> names = AllFlags();
-  EXPECT_EQ(names.size(), 72U);
+  EXPECT_EQ(names.size(), 75U);
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
   for (const std::string& name : names) {
     // The device's name is read elsewhere, and any text but none may be a folder. Files of TLS are
@@ -164,7 +165,8 @@ TEST(ParseCommandLineTest, EveryFlagRefusesWhatItCannotBeAndNamesItself) {
     if (IsTlsFile(name)) continue;
     if (name == "shared_memory_prefix") continue;  // The beginning of any name.
     const bool is_text = name == "device" || name == "model_repository";
-    const bool is_file = name == "policy_file" || name == "tokens_file";  // Read elsewhere too.
+    // Opened elsewhere.
+    const bool is_file = name == "policy_file" || name == "tokens_file" || name == "log_file";
     for (const char* wrong : {"", "wrong", "-7", "1e300", "99999999999999999999", "-inf"}) {
       if (name == "device" || is_file || (is_text && wrong[0] != '\0')) continue;
       const bool may_be_none = name == "admin_listen" || name == "shared_memory_listen";
@@ -280,8 +282,11 @@ TEST(FlagHelpTest, EveryFlagHasAUnitAndASentence) {
     EXPECT_THAT(text, ::testing::ContainsRegex("--[a-z_]+=[A-Z:]+[ \n]+")) << name;
     EXPECT_THAT(text, HasSubstr(".")) << name;
     // Nothing is the default of these.
-    if (name == "policy_file" || name == "tokens_file" || name == "admin_listen") continue;
-    if (name == "shared_memory_prefix" || name == "shared_memory_listen") continue;
+    if (name == "policy_file" || name == "tokens_file" || name == "log_file") continue;
+    if (name == "shared_memory_prefix" || name == "shared_memory_listen" ||
+        name == "admin_listen") {
+      continue;
+    }
     EXPECT_THAT(text, HasSubstr(" (")) << name << " has no default";
   }
 }
