@@ -76,6 +76,10 @@ const std::set<std::string>& KnownNames() {
         "numgroups numchannels numfeatures elementwiseaffine epsilon varianceepsilon "
         "rmsnormeps layernormeps hiddensize dim trackrunningstats negativeslope "
         "dataformat memoryformat dtype prefix momentum device bias "
+        // Triton's fields.
+        "name platform backend maxbatchsize input output instancegroup dynamicbatching "
+        "optimization parameters modelwarmup sequencebatching defaultmodelfilename "
+        "ensemblescheduling modeltransactionpolicy "
         // Values of booleans and of numbers.
         "true t false f inf infinity nan",
         ' '));
