@@ -30,6 +30,7 @@ if(NORMD_SERVER)
   find_package(absl REQUIRED)
   find_package(spdlog REQUIRED)
   find_package(nlohmann_json REQUIRED)
+  find_package(simdjson REQUIRED)
   find_package(Boost REQUIRED)  # Headers alone: Asio and Beast.
   find_package(ZLIB REQUIRED)
   find_package(OpenSSL 3.0 REQUIRED)

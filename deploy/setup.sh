@@ -15,6 +15,7 @@ packages=(
   libprotobuf-dev protobuf-compiler                      # messages and model configs
   libabsl-dev                                            # status, flags, containers, time
   prometheus-cpp-dev libspdlog-dev nlohmann-json3-dev    # metrics, logs, JSON
+  libsimdjson-dev                                        # JSON of tensors
   libboost-dev zlib1g-dev                                # HTTP for the metrics
   libssl-dev openssl                                     # TLS, and certificates to try it out
   libhwy-dev libtbb-dev libdnnl-dev                      # the CPU kernels

@@ -68,10 +68,9 @@ absl::Status ReadParameter(MessageReader& reader, absl::string_view field, std::
   });
 }
 
-absl::Status ReadTensorParameter(MessageReader& reader, std::string& key, ReceivedParameter& value,
-                                 std::unique_ptr<ReceivedSharedMemory>& shared_memory) {
-  absl::Status status = ReadParameter(reader, ".parameters", key, value);
-  if (!status.ok() || !absl::StartsWith(key, kSharedMemory)) return status;
+void TakeTensorParameter(absl::string_view key, ReceivedParameter value,
+                         std::unique_ptr<ReceivedSharedMemory>& shared_memory) {
+  if (!absl::StartsWith(key, kSharedMemory)) return;
   if (shared_memory == nullptr) shared_memory = std::make_unique<ReceivedSharedMemory>();
   if (key == kRegionParameter) {
     shared_memory->region = std::move(value);
@@ -80,7 +79,15 @@ absl::Status ReadTensorParameter(MessageReader& reader, std::string& key, Receiv
   } else if (key == kRegionBytesParameter) {
     shared_memory->byte_size = std::move(value);
   } else {
-    shared_memory->unknown = key;
+    shared_memory->unknown = std::string(key);
+  }
+}
+
+absl::Status ReadTensorParameter(MessageReader& reader, std::string& key, ReceivedParameter& value,
+                                 std::unique_ptr<ReceivedSharedMemory>& shared_memory) {
+  absl::Status status = ReadParameter(reader, ".parameters", key, value);
+  if (status.ok() && absl::StartsWith(key, kSharedMemory)) {
+    TakeTensorParameter(key, std::move(value), shared_memory);
   }
   return status;
 }

@@ -52,7 +52,11 @@ struct ReceivedSharedMemory {
 absl::Status ReadParameter(MessageReader& reader, absl::string_view field, std::string& key,
                            ReceivedParameter& value);
 
-// The same for a tensor: also looks at the key and keeps what is about shared memory.
+// Keeps a tensor's parameter if it is about shared memory.
+void TakeTensorParameter(absl::string_view key, ReceivedParameter value,
+                         std::unique_ptr<ReceivedSharedMemory>& shared_memory);
+
+// ReadParameter for a tensor: also looks at the key and keeps what is about shared memory.
 absl::Status ReadTensorParameter(MessageReader& reader, std::string& key, ReceivedParameter& value,
                                  std::unique_ptr<ReceivedSharedMemory>& shared_memory);
 

@@ -1,0 +1,90 @@
+// Numbers in text: rounds them to the elements' types, and writes elements so that they read back.
+
+#ifndef NORMD_WIRE_JSON_NUMBER_H_
+#define NORMD_WIRE_JSON_NUMBER_H_
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "absl/strings/string_view.h"
+
+namespace normd {
+
+// A format of IEEE 754's kind, of at most 32 bits.
+struct FloatFormat {
+  int mantissa_bits;
+  int exponent_bits;
+
+  constexpr int bias() const { return (1 << (exponent_bits - 1)) - 1; }
+  // The exponent of the last bit of a subnormal number.
+  constexpr int least_exponent() const { return 1 - bias() - mantissa_bits; }
+  constexpr std::uint32_t infinity() const {
+    return ((std::uint32_t{1} << exponent_bits) - 1) << mantissa_bits;
+  }
+  constexpr std::uint32_t sign() const {
+    return std::uint32_t{1} << (mantissa_bits + exponent_bits);
+  }
+};
+inline constexpr FloatFormat kFloat32Format{23, 8};
+inline constexpr FloatFormat kFloat16Format{10, 5};
+inline constexpr FloatFormat kBFloat16Format{7, 8};
+
+// Compares the magnitude of `number`, a JSON number, with `value` >= 0: negative, 0 or positive.
+// Exact if `value` has at most 25 significant bits and is 0 or at least 2^-150.
+int CompareMagnitude(absl::string_view number, double value);
+
+// The bits of the JSON number `number` in the format, to nearest, ties to even; `nearest` is the
+// double nearest to it. Null beyond the largest finite number.
+//
+// Rounding `nearest` again is right unless it lies halfway between two numbers of the format: then
+// the text decides on which side it is, and that is the only case in which the text is looked at.
+template <FloatFormat kFormat>
+std::optional<std::uint32_t> RoundTo(double nearest, absl::string_view number) {
+  constexpr int kDoubleBits = 52;
+  constexpr int kDoubleBias = 1023;
+  const auto bits = std::bit_cast<std::uint64_t>(nearest);
+  const std::uint32_t sign = (bits >> 63) != 0 ? kFormat.sign() : 0;
+  const int exponent = static_cast<int>(bits >> kDoubleBits & 0x7ff) - kDoubleBias;
+  constexpr std::uint64_t kOne = std::uint64_t{1} << kDoubleBits;
+  std::uint64_t magnitude = (bits & (kOne - 1)) | kOne;
+  int shift = kDoubleBits - kFormat.mantissa_bits;
+  // The exponent goes before the mantissa, so that a carry out of that steps it; subnormal numbers
+  // have none, and lose more bits instead.
+  if (exponent >= 1 - kFormat.bias()) {
+    magnitude += static_cast<std::uint64_t>(exponent + kFormat.bias() - 1) << kDoubleBits;
+  } else {
+    shift += 1 - kFormat.bias() - exponent;
+    if (shift > kDoubleBits + 1) return sign;  // Less than half of the least.
+  }
+  std::uint64_t rounded = magnitude >> shift;
+  const std::uint64_t rest = magnitude & ((std::uint64_t{1} << shift) - 1);
+  const std::uint64_t half = std::uint64_t{1} << (shift - 1);
+  if (rest == half) [[unlikely]] {
+    const int side = CompareMagnitude(number, nearest < 0 ? -nearest : nearest);
+    rounded += side > 0 || (side == 0 && (rounded & 1) != 0) ? 1 : 0;
+  } else {
+    rounded += rest > half ? 1 : 0;
+  }
+  if (rounded >= kFormat.infinity()) return std::nullopt;
+  return sign | static_cast<std::uint32_t>(rounded);
+}
+
+// The most bytes that the functions below write.
+inline constexpr std::size_t kMaxNumberBytes = 24;
+
+// Writes a number with the fewest digits that RoundTo reads back as `bits`; returns its end.
+// Requires a finite number.
+template <FloatFormat kFormat>
+char* WriteNumber(std::uint32_t bits, char* out);
+extern template char* WriteNumber<kFloat32Format>(std::uint32_t bits, char* out);
+extern template char* WriteNumber<kFloat16Format>(std::uint32_t bits, char* out);
+extern template char* WriteNumber<kBFloat16Format>(std::uint32_t bits, char* out);
+
+char* WriteNumber(double value, char* out);  // Requires a finite number.
+char* WriteNumber(std::int64_t value, char* out);
+
+}  // namespace normd
+
+#endif  // NORMD_WIRE_JSON_NUMBER_H_

@@ -1,0 +1,92 @@
+// What every reader of a JSON text here needs of simdjson: strings, errors that name the field, and
+// values that are checked and dropped. Only sources of this folder include it.
+
+#ifndef NORMD_WIRE_JSON_READER_H_
+#define NORMD_WIRE_JSON_READER_H_
+
+#include <cstddef>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "simdjson.h"
+
+namespace normd {
+
+// A field for errors: "inputs[1].data", or a name alone.
+struct JsonField {
+  absl::string_view list = {};
+  std::size_t index = 0;
+  absl::string_view name = {};
+
+  JsonField Named(absl::string_view other) const { return {list, index, other}; }
+  std::string ToString() const {
+    return list.empty() ? std::string(name) : absl::StrCat(list, "[", index, "]", name);
+  }
+};
+
+// A scalar as it stands in the text, or the bracket that opens another value.
+absl::string_view JsonToken(simdjson::ondemand::value value);
+
+bool IsJsonNumber(absl::string_view token);
+
+// Walks over one text. Its index takes up to kIndexBytes for each byte of the text. May throw
+// std::bad_alloc. Not thread-safe.
+class JsonReader {
+ public:
+  static constexpr std::int64_t kIndexBytes = 4;
+
+  // `text` has SIMDJSON_PADDING readable bytes behind it. Borrowed.
+  explicit JsonReader(absl::string_view text) : text_(text) {}
+
+  // The text's object. `on_field` consumes the value of each field or leaves it; `key` is valid
+  // until the next string is read. InvalidArgument unless the text is one object.
+  using OnField =
+      absl::FunctionRef<absl::Status(absl::string_view key, simdjson::ondemand::value value)>;
+  absl::Status ReadText(OnField on_field);
+
+  // The elements of an array and the fields of an object. InvalidArgument for other values.
+  using OnElement = absl::FunctionRef<absl::Status(simdjson::ondemand::value element)>;
+  absl::Status ReadArray(const JsonField& field, simdjson::ondemand::value value,
+                         OnElement on_element);
+  absl::Status ReadObject(const JsonField& field, simdjson::ondemand::value value,
+                          OnField on_field);
+  absl::Status ReadFields(const JsonField& field, simdjson::ondemand::object& object,
+                          OnField on_field);
+
+  // A string of at most `max_bytes`.
+  absl::Status ReadString(const JsonField& field, simdjson::ondemand::value value,
+                          std::size_t max_bytes, std::string& text);
+  absl::Status ReadBool(const JsonField& field, simdjson::ondemand::value value, bool& flag);
+
+  // Any value: checks that it is JSON and drops it.
+  absl::Status Drop(const JsonField& field, simdjson::ondemand::value value, int depth = 0);
+
+  // "<field>: <the value, or its kind>, wanted <wanted>"
+  absl::Status Refuse(const JsonField& field, simdjson::ondemand::value value,
+                      absl::string_view wanted);
+  // "request: malformed JSON in <field> near byte <n>"
+  absl::Status Malformed(const JsonField& field);
+
+  // The bytes of the text from `value` to its end.
+  std::size_t BytesFrom(simdjson::ondemand::value value) const;
+  // Whether the first element of an array is an array.
+  bool HoldsArray(simdjson::ondemand::value array) const;
+
+ private:
+  // Valid until the next call.
+  absl::StatusOr<absl::string_view> Unescape(const JsonField& field,
+                                             simdjson::ondemand::raw_json_string raw);
+
+  const absl::string_view text_;
+  simdjson::ondemand::parser parser_;
+  simdjson::ondemand::document document_;
+  std::string unescaped_;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_WIRE_JSON_READER_H_
