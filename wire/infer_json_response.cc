@@ -1,32 +1,19 @@
 #include "wire/infer_json_response.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <iterator>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "nlohmann/json.hpp"
 #include "wire/data_type.h"
 #include "wire/infer_parameter.h"
 #include "wire/json_number.h"
+#include "wire/json_text.h"
 
 namespace normd {
 namespace {
 
-// A JSON string with its quotes.
-void AppendText(absl::string_view text, std::string& out) {
-  const auto is_plain = [](char c) { return c >= ' ' && c < '\x7f' && c != '"' && c != '\\'; };
-  if (std::all_of(text.begin(), text.end(), is_plain)) {
-    absl::StrAppend(&out, "\"", text, "\"");
-    return;
-  }
-  out += nlohmann::json(std::string(text))
-             .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-// Not a number, or infinite.
 template <FloatFormat kFormat>
 bool IsFinite(std::uint32_t bits) {
   return (bits & kFormat.infinity()) != kFormat.infinity();
@@ -127,7 +114,7 @@ std::size_t MaxBytes(const InferJsonResponse& response) {
 
 absl::Status AppendOutput(std::size_t index, const InferJsonOutput& output, std::string& out) {
   absl::StrAppend(&out, index == 0 ? "" : ",", "{\"name\":");
-  AppendText(output.name, out);
+  AppendJsonText(output.name, out);
   absl::StrAppend(&out, ",\"datatype\":\"", NamesOf(output.dtype).inference, "\",\"shape\":[");
   absl::string_view comma;
   for (const std::int64_t dim : output.shape) {
@@ -138,7 +125,7 @@ absl::Status AppendOutput(std::size_t index, const InferJsonOutput& output, std:
   const SharedPartHeader& part = output.shared_memory;
   if (!part.region.empty()) {
     absl::StrAppend(&out, ",\"parameters\":{\"", kRegionParameter, "\":");
-    AppendText(part.region, out);
+    AppendJsonText(part.region, out);
     if (part.offset != 0) absl::StrAppend(&out, ",\"", kRegionOffsetParameter, "\":", part.offset);
     absl::StrAppend(&out, ",\"", kRegionBytesParameter, "\":", part.byte_size, "}}");
     return absl::OkStatus();
@@ -167,12 +154,12 @@ absl::StatusOr<std::string> EncodeInferJson(const InferJsonResponse& response, T
   std::string text;
   text.reserve(most);
   text += "{\"model_name\":";
-  AppendText(response.model, text);
+  AppendJsonText(response.model, text);
   text += ",\"model_version\":";
-  AppendText(response.version, text);
+  AppendJsonText(response.version, text);
   if (!response.id.empty()) {
     text += ",\"id\":";
-    AppendText(response.id, text);
+    AppendJsonText(response.id, text);
   }
   text += ",\"outputs\":[";
   for (std::size_t i = 0; i < response.outputs.size(); ++i) {
@@ -185,7 +172,7 @@ absl::StatusOr<std::string> EncodeInferJson(const InferJsonResponse& response, T
 
 std::string EncodeJsonError(absl::string_view message) {
   std::string text = "{\"error\":";
-  AppendText(message, text);
+  AppendJsonText(message, text);
   text += '}';
   return text;
 }

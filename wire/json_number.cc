@@ -1,8 +1,10 @@
 #include "wire/json_number.h"
 
 #include <algorithm>
+#include <cfenv>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <string>
@@ -22,45 +24,6 @@ double TimesPowerOfTen(double value, int power) {
 
 double PowerOfTwo(int exponent) {
   return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
-}
-
-// Digits without zeros at either end, the first of them at 10^exponent. Zero has none.
-struct Decimal {
-  std::string digits;
-  std::int64_t exponent = 0;
-};
-
-Decimal Parse(absl::string_view number) {
-  Decimal decimal;
-  const char* at = number.data();
-  const char* const end = at + number.size();
-  if (at != end && *at == '-') ++at;
-  std::int64_t before_point = 0;
-  bool point = false;
-  for (; at != end && (*at == '.' || (*at >= '0' && *at <= '9')); ++at) {
-    if (*at == '.') {
-      point = true;
-      continue;
-    }
-    const bool leading = decimal.digits.empty() && *at == '0';
-    if (!leading) decimal.digits += *at;
-    before_point += point ? (leading ? -1 : 0) : (leading ? 0 : 1);
-  }
-  while (!decimal.digits.empty() && decimal.digits.back() == '0') decimal.digits.pop_back();
-  std::int64_t exponent = 0;
-  if (at != end && (*at == 'e' || *at == 'E')) {
-    ++at;
-    const bool negative = at != end && *at == '-';
-    if (at != end && (*at == '-' || *at == '+')) ++at;
-    // More digits than any text has zeros to outweigh.
-    constexpr std::int64_t kMost = std::int64_t{1} << 48;
-    for (; at != end && *at >= '0' && *at <= '9'; ++at) {
-      exponent = std::min(exponent * 10 + (*at - '0'), kMost);
-    }
-    if (negative) exponent = -exponent;
-  }
-  decimal.exponent = decimal.digits.empty() ? 0 : before_point - 1 + exponent;
-  return decimal;
 }
 
 // A number to write: `digits` times 10^exponent.
@@ -95,29 +58,30 @@ std::optional<Shortest> ShortestOf(std::uint32_t bits) {
   if (TimesPowerOfTen(value, power) >= kPowersOfTen[kDigits]) --power;
   const double low = TimesPowerOfTen(value - unit * (is_power ? 0.25 : 0.5), power);
   const double high = TimesPowerOfTen(value + unit * 0.5, power);
-  double first_whole = std::ceil(low);
-  double last_whole = std::floor(high);
+  auto first = static_cast<std::int64_t>(low);  // Not std::ceil, which is a call.
+  first += static_cast<double>(first) < low ? 1 : 0;
+  auto last = static_cast<std::int64_t>(high);
   if constexpr (kDigits == 9) {
     constexpr double kError = 4e-6;  // Three roundings of a number near 1e9 err by a tenth of it.
-    if (first_whole - low < kError || low - (first_whole - 1) < kError ||
-        high - last_whole < kError || last_whole + 1 - high < kError) {
+    const auto close = [](double a, std::int64_t b) {
+      return std::abs(a - static_cast<double>(b)) < kError;
+    };
+    if (close(low, first) || close(low, first - 1) || close(high, last) || close(high, last + 1)) {
       return std::nullopt;
     }
   } else if ((mantissa & 1) != 0) {  // Halfway rounds to even, so away from this one.
-    first_whole += first_whole == low ? 1 : 0;
-    last_whole -= last_whole == high ? 1 : 0;
+    first += static_cast<double>(first) == low ? 1 : 0;
+    last -= static_cast<double>(last) == high ? 1 : 0;
   }
-  auto first = static_cast<std::uint32_t>(first_whole);
-  auto last = static_cast<std::uint32_t>(last_whole);
   int dropped = 0;
-  for (std::uint32_t next = (first + 9) / 10; next <= last / 10; next = (first + 9) / 10) {
+  for (std::int64_t next = (first + 9) / 10; next <= last / 10; next = (first + 9) / 10) {
     first = next;
     last /= 10;
     ++dropped;
   }
   const double wanted = TimesPowerOfTen(value, power - dropped);
-  const auto nearest = static_cast<std::uint32_t>(wanted + 0.5);
-  return Shortest{std::clamp(nearest, first, last), dropped - power};
+  const auto nearest = static_cast<std::int64_t>(wanted + 0.5);
+  return Shortest{static_cast<std::uint32_t>(std::clamp(nearest, first, last)), dropped - power};
 }
 
 char* Write(const Shortest& number, char* out) {
@@ -163,18 +127,16 @@ char* WriteZero(bool negative, char* out) {
 
 }  // namespace
 
-int CompareMagnitude(absl::string_view number, double value) {
-  const Decimal text = Parse(number);
-  // Exact: a multiple of 2^-150 of 25 bits has at most 25 + 150 digits.
-  char exact[256];
-  const char* const end =
-      std::to_chars(exact, std::end(exact), value, std::chars_format::scientific, 176).ptr;
-  const Decimal other = Parse(absl::string_view(exact, static_cast<std::size_t>(end - exact)));
-  if (text.digits.empty() || other.digits.empty()) {
-    return static_cast<int>(!text.digits.empty()) - static_cast<int>(!other.digits.empty());
-  }
-  if (text.exponent != other.exponent) return text.exponent < other.exponent ? -1 : 1;
-  return text.digits.compare(other.digits);
+int Compare(absl::string_view number, double nearest) {
+  // strtod rounds exactly, and as it is told to.
+  const std::string text(number.substr(0, number.find_first_not_of("+-.0123456789eE")));
+  const int usual = std::fegetround();
+  std::fesetround(FE_UPWARD);
+  const double above = std::strtod(text.c_str(), nullptr);
+  std::fesetround(FE_DOWNWARD);
+  const double below = std::strtod(text.c_str(), nullptr);
+  std::fesetround(usual);
+  return above > nearest ? 1 : below < nearest ? -1 : 0;
 }
 
 template <FloatFormat kFormat>

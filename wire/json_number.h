@@ -31,9 +31,9 @@ inline constexpr FloatFormat kFloat32Format{23, 8};
 inline constexpr FloatFormat kFloat16Format{10, 5};
 inline constexpr FloatFormat kBFloat16Format{7, 8};
 
-// Compares the magnitude of `number`, a JSON number, with `value` >= 0: negative, 0 or positive.
-// Exact if `value` has at most 25 significant bits and is 0 or at least 2^-150.
-int CompareMagnitude(absl::string_view number, double value);
+// Whether the JSON number `number`, to which `nearest` is the nearest double, is greater (1), less
+// (-1) or exactly that (0). What follows the number in the text is ignored.
+int Compare(absl::string_view number, double nearest);
 
 // The bits of the JSON number `number` in the format, to nearest, ties to even; `nearest` is the
 // double nearest to it. Null beyond the largest finite number.
@@ -62,7 +62,7 @@ std::optional<std::uint32_t> RoundTo(double nearest, absl::string_view number) {
   const std::uint64_t rest = magnitude & ((std::uint64_t{1} << shift) - 1);
   const std::uint64_t half = std::uint64_t{1} << (shift - 1);
   if (rest == half) [[unlikely]] {
-    const int side = CompareMagnitude(number, nearest < 0 ? -nearest : nearest);
+    const int side = Compare(number, nearest) * (sign != 0 ? -1 : 1);
     rounded += side > 0 || (side == 0 && (rounded & 1) != 0) ? 1 : 0;
   } else {
     rounded += rest > half ? 1 : 0;
