@@ -164,7 +164,7 @@ absl::Status ReadMessageJson(absl::string_view text, Message& message, absl::str
     if (known == nullptr) continue;
     if (known->is_map() && value.is_object()) {
       const Descriptor* mapped = known->message_type()->map_value()->message_type();
-      for (auto& entry : value) Unfold(*mapped, entry);
+      for (Json& entry : value) Unfold(*mapped, entry);
     } else if (known->type() == FieldDescriptor::TYPE_BYTES && value.is_object()) {
       value = value.value("b64", Json());
     }
