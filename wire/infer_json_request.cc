@@ -121,7 +121,7 @@ class RequestReader {
     ReceivedInferTensor& tensor = view.inputs.emplace_back();
     od::object object;
     if (element.get(object) != simdjson::SUCCESS) {
-      return reader_.Refuse(field, element, "an object");
+      return reader_.Refuse(field, JsonToken(element), "an object");
     }
     KnownKeys keys(kTensorKeys);
     std::optional<std::int64_t> binary;
@@ -162,7 +162,7 @@ class RequestReader {
     return reader_.ReadArray(field, value, [&](od::value element) {
       std::int64_t dim = 0;
       if (element.get(dim) != simdjson::SUCCESS) {
-        return reader_.Refuse(field, element, "integers of 64 bits");
+        return reader_.Refuse(field, JsonToken(element), "integers of 64 bits");
       }
       if (shape.size() == kMaxRank) {
         return absl::InvalidArgumentError(absl::StrCat(field.ToString(), ": more than ", kMaxRank,
@@ -177,6 +177,7 @@ class RequestReader {
     const DataTypeNames* type = FindDataType(&DataTypeNames::inference, tensor.datatype);
     const absl::StatusOr<Shape> shape = Shape::Create(tensor.shape);
     if (type == nullptr || !shape.ok()) return reader_.Drop(field, value);
+    if (JsonToken(value) != "[") return reader_.Refuse(field, JsonToken(value), "an array");
     // A number takes a byte, and one more for what follows it.
     const std::int64_t elements = shape->elements();
     const auto most = static_cast<std::int64_t>(reader_.BytesFrom(value) / 2);
@@ -290,7 +291,7 @@ class RequestReader {
     } else if (IsJsonNumber(token)) {
       parameter.kind = Kind::kDouble;
     } else {
-      return reader_.Refuse(field, value, "true, false, a number or text");
+      return reader_.Refuse(field, token, "true, false, a number or text");
     }
     return absl::OkStatus();
   }

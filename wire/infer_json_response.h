@@ -17,19 +17,19 @@
 namespace normd {
 
 struct InferJsonOutput {
-  absl::string_view name;
+  absl::string_view name = {};
   norm::DType dtype = norm::DType::kFloat32;
-  absl::Span<const std::int64_t> shape;
-  ConstBytes data;                      // Of any alignment; ignored in shared memory.
+  absl::Span<const std::int64_t> shape = {};
+  ConstBytes data = {};                 // Of any alignment; ignored in shared memory.
   SharedPartHeader shared_memory = {};  // The parameters shared_memory_*.
   bool binary = false;                  // Only the size is written: the data follows the text.
 };
 
 struct InferJsonResponse {
-  absl::string_view model;
-  absl::string_view version;
-  absl::string_view id;  // Left out if empty.
-  absl::Span<const InferJsonOutput> outputs;
+  absl::string_view model = {};
+  absl::string_view version = {};
+  absl::string_view id = {};  // Left out if empty.
+  absl::Span<const InferJsonOutput> outputs = {};
 };
 
 // The response's JSON text. The data of the binary outputs outside shared memory follows it, in

@@ -58,64 +58,61 @@ std::optional<Shortest> ShortestOf(std::uint32_t bits) {
   if (TimesPowerOfTen(value, power) >= kPowersOfTen[kDigits]) --power;
   const double low = TimesPowerOfTen(value - unit * (is_power ? 0.25 : 0.5), power);
   const double high = TimesPowerOfTen(value + unit * 0.5, power);
-  auto first = static_cast<std::int64_t>(low);  // Not std::ceil, which is a call.
-  first += static_cast<double>(first) < low ? 1 : 0;
-  auto last = static_cast<std::int64_t>(high);
+  auto first = static_cast<std::uint32_t>(low);  // Not std::ceil, which is a call.
+  first += first < low ? 1 : 0;
+  auto last = static_cast<std::uint32_t>(high);
   if constexpr (kDigits == 9) {
     constexpr double kError = 4e-6;  // Three roundings of a number near 1e9 err by a tenth of it.
-    const auto close = [](double a, std::int64_t b) {
-      return std::abs(a - static_cast<double>(b)) < kError;
-    };
-    if (close(low, first) || close(low, first - 1) || close(high, last) || close(high, last + 1)) {
+    const double below = first - low;
+    const double above = high - last;
+    if (below < kError || below > 1 - kError || above < kError || above > 1 - kError) {
       return std::nullopt;
     }
   } else if ((mantissa & 1) != 0) {  // Halfway rounds to even, so away from this one.
-    first += static_cast<double>(first) == low ? 1 : 0;
-    last -= static_cast<double>(last) == high ? 1 : 0;
+    first += first == low ? 1 : 0;
+    last -= last == high ? 1 : 0;
   }
+  auto nearest = static_cast<std::uint32_t>(TimesPowerOfTen(value, power) + 0.5);
   int dropped = 0;
-  for (std::int64_t next = (first + 9) / 10; next <= last / 10; next = (first + 9) / 10) {
+  std::uint32_t round = 0;
+  for (std::uint32_t next = (first + 9) / 10; next <= last / 10; next = (first + 9) / 10) {
     first = next;
     last /= 10;
+    round = nearest % 10 >= 5 ? 1 : 0;
+    nearest /= 10;
     ++dropped;
   }
-  const double wanted = TimesPowerOfTen(value, power - dropped);
-  const auto nearest = static_cast<std::int64_t>(wanted + 0.5);
-  return Shortest{static_cast<std::uint32_t>(std::clamp(nearest, first, last)), dropped - power};
+  return Shortest{std::clamp(nearest + round, first, last), dropped - power};
 }
 
+// Copies of a fixed size, longer than what is wanted, are much faster than those of the size.
 char* Write(const Shortest& number, char* out) {
-  char digits[10];
+  char digits[32];
+  constexpr std::size_t kCopied = 16;
   const auto size =
-      static_cast<int>(std::to_chars(digits, std::end(digits), number.digits).ptr - digits);
+      static_cast<int>(std::to_chars(digits, digits + kCopied, number.digits).ptr - digits);
   const int point = size + number.exponent;  // Digits before it.
-  const auto append = [&out](const char* from, int count) {
-    std::memcpy(out, from, static_cast<std::size_t>(count));
-    out += count;
-  };
-  const auto zeros = [&out](int count) { out = std::fill_n(out, count, '0'); };
-  if (point > -4 && point <= 9) {
-    if (point <= 0) {
-      append("0.", 2);
-      zeros(-point);
-      append(digits, size);
-    } else if (point >= size) {
-      append(digits, size);
-      zeros(point - size);
-    } else {
-      append(digits, point);
-      *out++ = '.';
-      append(digits + point, size - point);
-    }
-    return out;
+  if (point > 9 || point <= -4) {
+    *out = digits[0];
+    out[1] = '.';
+    std::memcpy(out + 2, digits + 1, kCopied);
+    out += size > 1 ? size + 1 : 1;
+    *out = 'e';
+    return std::to_chars(out + 1, out + 5, point - 1).ptr;
   }
-  append(digits, 1);
-  if (size > 1) {
-    *out++ = '.';
-    append(digits + 1, size - 1);
+  if (point <= 0) {
+    std::memcpy(out, "0.000", 6);
+    std::memcpy(out + 2 - point, digits, kCopied);
+    return out + 2 - point + size;
   }
-  *out++ = 'e';
-  return std::to_chars(out, out + 4, point - 1).ptr;
+  std::memcpy(out, digits, kCopied);
+  if (point >= size) {
+    std::memcpy(out + size, "000000000", 10);
+    return out + point;
+  }
+  out[point] = '.';
+  std::memcpy(out + point + 1, digits + point, kCopied);
+  return out + size + 1;
 }
 
 // JSON's readers take -0 for an integer, which has no sign.
@@ -127,10 +124,25 @@ char* WriteZero(bool negative, char* out) {
 
 }  // namespace
 
+double NearestDouble(const JsonNumber& number) {
+  // Both are exact, so that the one operation rounds once.
+  constexpr std::uint64_t kMostExact = std::uint64_t{1} << 53;
+  if (number.exact && number.digits <= kMostExact && number.exponent >= -22 &&
+      number.exponent <= 22) {
+    const double magnitude =
+        TimesPowerOfTen(static_cast<double>(number.digits), static_cast<int>(number.exponent));
+    return number.negative ? -magnitude : magnitude;
+  }
+  double nearest = 0;
+  const auto [end, error] =
+      std::from_chars(number.text.data(), number.text.data() + number.text.size(), nearest);
+  // It does not say which of the two limits was passed.
+  return error == std::errc() ? nearest : std::strtod(std::string(number.text).c_str(), nullptr);
+}
+
 int Compare(absl::string_view number, double nearest) {
-  // strtod rounds exactly, and as it is told to.
-  const std::string text(number.substr(0, number.find_first_not_of("+-.0123456789eE")));
-  const int usual = std::fegetround();
+  const std::string text(number);
+  const int usual = std::fegetround();  // strtod rounds exactly, and as it is told to.
   std::fesetround(FE_UPWARD);
   const double above = std::strtod(text.c_str(), nullptr);
   std::fesetround(FE_DOWNWARD);
@@ -147,7 +159,9 @@ char* WriteNumber(std::uint32_t bits, char* out) {
   if (negative) *out++ = '-';
   const std::optional<Shortest> shortest = ShortestOf<kFormat>(bits);
   if (shortest.has_value()) return Write(*shortest, out);
-  return std::to_chars(out, out + kMaxNumberBytes, std::bit_cast<float>(bits)).ptr;
+  return std::to_chars(out, out + kMaxNumberBytes, std::bit_cast<float>(bits),
+                       std::chars_format::scientific)
+      .ptr;
 }
 template char* WriteNumber<kFloat32Format>(std::uint32_t bits, char* out);
 template char* WriteNumber<kFloat16Format>(std::uint32_t bits, char* out);

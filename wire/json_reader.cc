@@ -6,6 +6,7 @@
 
 #include "base/printable.h"
 #include "wire/infer_json_request.h"
+#include "wire/json_number.h"
 
 namespace normd {
 namespace {
@@ -17,11 +18,6 @@ static_assert(kJsonPadding >= simdjson::SIMDJSON_PADDING);
 constexpr int kMaxDepth = 100;         // Of values that mean nothing here; as protobuf's.
 constexpr std::size_t kMaxShown = 32;  // Bytes of a text that an error repeats.
 
-const char* SkipDigits(const char* at, const char* end) {
-  while (at != end && *at >= '0' && *at <= '9') ++at;
-  return at;
-}
-
 bool IsScalar(absl::string_view token) {
   return token == "true" || token == "false" || token == "null" || IsJsonNumber(token);
 }
@@ -29,25 +25,7 @@ bool IsScalar(absl::string_view token) {
 }  // namespace
 
 bool IsJsonNumber(absl::string_view token) {
-  const char* at = token.data();
-  const char* const end = at + token.size();
-  if (at != end && *at == '-') ++at;
-  const char* digits = at;
-  at = SkipDigits(at, end);
-  if (at == digits || (*digits == '0' && at - digits > 1)) return false;
-  if (at != end && *at == '.') {
-    digits = ++at;
-    at = SkipDigits(at, end);
-    if (at == digits) return false;
-  }
-  if (at != end && (*at == 'e' || *at == 'E')) {
-    ++at;
-    if (at != end && (*at == '-' || *at == '+')) ++at;
-    digits = at;
-    at = SkipDigits(at, end);
-    if (at == digits) return false;
-  }
-  return at == end;
+  return !token.empty() && ScanJsonNumber(token.data()).text.size() == token.size();
 }
 
 absl::string_view JsonToken(od::value value) {
@@ -65,14 +43,19 @@ absl::Status JsonReader::Malformed(const JsonField& field) {
   return absl::InvalidArgumentError(error);
 }
 
-absl::Status JsonReader::Refuse(const JsonField& field, od::value value, absl::string_view wanted) {
-  const absl::string_view token = JsonToken(value);
+absl::Status JsonReader::Refuse(const JsonField& field, absl::string_view token,
+                                absl::string_view wanted) {
   if (token.empty()) return Malformed(field);
   const std::string got = token.front() == '"'   ? "text"
                           : token.front() == '[' ? "an array"
                           : token.front() == '{' ? "an object"
                                                  : Printable(token, kMaxShown);
   return absl::InvalidArgumentError(absl::StrCat(field.ToString(), ": ", got, ", wanted ", wanted));
+}
+
+absl::string_view JsonReader::TokenAt(const char* at) const {
+  const absl::string_view rest = text_.substr(static_cast<std::size_t>(at - text_.data()));
+  return rest.substr(0, rest.find_first_of(",]}"));
 }
 
 std::size_t JsonReader::BytesFrom(od::value value) const {
@@ -125,13 +108,13 @@ absl::Status JsonReader::ReadFields(const JsonField& field, od::object& object, 
 
 absl::Status JsonReader::ReadObject(const JsonField& field, od::value value, OnField on_field) {
   od::object object;
-  if (value.get(object) != simdjson::SUCCESS) return Refuse(field, value, "an object");
+  if (value.get(object) != simdjson::SUCCESS) return Refuse(field, JsonToken(value), "an object");
   return ReadFields(field, object, on_field);
 }
 
 absl::Status JsonReader::ReadArray(const JsonField& field, od::value value, OnElement on_element) {
   od::array array;
-  if (value.get(array) != simdjson::SUCCESS) return Refuse(field, value, "an array");
+  if (value.get(array) != simdjson::SUCCESS) return Refuse(field, JsonToken(value), "an array");
   for (simdjson::simdjson_result<od::value> item : array) {
     if (item.error() != simdjson::SUCCESS) return Malformed(field);
     if (absl::Status status = on_element(item.value_unsafe()); !status.ok()) return status;
@@ -142,7 +125,7 @@ absl::Status JsonReader::ReadArray(const JsonField& field, od::value value, OnEl
 absl::Status JsonReader::ReadString(const JsonField& field, od::value value, std::size_t max_bytes,
                                     std::string& text) {
   od::raw_json_string raw;
-  if (value.get(raw) != simdjson::SUCCESS) return Refuse(field, value, "text");
+  if (value.get(raw) != simdjson::SUCCESS) return Refuse(field, JsonToken(value), "text");
   const absl::StatusOr<absl::string_view> unescaped = Unescape(field, raw);
   if (!unescaped.ok()) return unescaped.status();
   if (unescaped->size() > max_bytes) {
@@ -155,7 +138,7 @@ absl::Status JsonReader::ReadString(const JsonField& field, od::value value, std
 
 absl::Status JsonReader::ReadBool(const JsonField& field, od::value value, bool& flag) {
   return value.get(flag) == simdjson::SUCCESS ? absl::OkStatus()
-                                              : Refuse(field, value, "true or false");
+                                              : Refuse(field, JsonToken(value), "true or false");
 }
 
 absl::Status JsonReader::Drop(const JsonField& field, od::value value, int depth) {
@@ -178,7 +161,8 @@ absl::Status JsonReader::Drop(const JsonField& field, od::value value, int depth
       return Unescape(field, raw).status();
     }
     // A scalar that is left alone is skipped.
-    default: return IsScalar(token) ? absl::OkStatus() : Refuse(field, value, "a JSON value");
+    default:
+      return IsScalar(token) ? absl::OkStatus() : Refuse(field, JsonToken(value), "a JSON value");
   }
 }
 

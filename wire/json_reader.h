@@ -31,6 +31,7 @@ struct JsonField {
 // A scalar as it stands in the text, or the bracket that opens another value.
 absl::string_view JsonToken(simdjson::ondemand::value value);
 
+// Requires a token of a text.
 bool IsJsonNumber(absl::string_view token);
 
 // Walks over one text. Its index takes up to kIndexBytes for each byte of the text. May throw
@@ -65,9 +66,10 @@ class JsonReader {
   // Any value: checks that it is JSON and drops it.
   absl::Status Drop(const JsonField& field, simdjson::ondemand::value value, int depth = 0);
 
-  // "<field>: <the value, or its kind>, wanted <wanted>"
-  absl::Status Refuse(const JsonField& field, simdjson::ondemand::value value,
-                      absl::string_view wanted);
+  // "<field>: <the token, or its kind>, wanted <wanted>"; without a token, Malformed.
+  absl::Status Refuse(const JsonField& field, absl::string_view token, absl::string_view wanted);
+  // What begins there, up to a comma or a closing bracket.
+  absl::string_view TokenAt(const char* at) const;
   // "request: malformed JSON in <field> near byte <n>"
   absl::Status Malformed(const JsonField& field);
 

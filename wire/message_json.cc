@@ -117,23 +117,24 @@ Json JsonOf(const Message& message) {
   return json;
 }
 
-// Gives an entry of a map the form that protobuf reads.
-void Unfold(const Descriptor& type, Json& value) {
+// Gives an entry of a map the form that protobuf reads; false for a value that fits no member.
+bool Unfold(const Descriptor& type, Json& value) {
   if (IsTextList(type)) {
     if (value.is_null()) value = Json::array();
     if (!value.is_array()) value = Json::array({std::move(value)});
     value = Json{{type.field(0)->name(), std::move(value)}};
-  } else if (IsParameter(type)) {
-    for (int i = 0; i < type.field_count(); ++i) {
-      const FieldDescriptor& field = *type.field(i);
-      const bool fits = field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL     ? value.is_boolean()
-                        : field.cpp_type() == FieldDescriptor::CPPTYPE_STRING ? value.is_string()
-                                                                              : value.is_number();
-      if (!fits) continue;
-      value = Json{{field.name(), std::move(value)}};
-      return;
-    }
+    return true;
   }
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor& field = *type.field(i);
+    const bool fits = field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL     ? value.is_boolean()
+                      : field.cpp_type() == FieldDescriptor::CPPTYPE_STRING ? value.is_string()
+                                                                            : value.is_number();
+    if (!fits) continue;
+    value = Json{{field.name(), std::move(value)}};
+    return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -164,7 +165,12 @@ absl::Status ReadMessageJson(absl::string_view text, Message& message, absl::str
     if (known == nullptr) continue;
     if (known->is_map() && value.is_object()) {
       const Descriptor* mapped = known->message_type()->map_value()->message_type();
-      for (Json& entry : value) Unfold(*mapped, entry);
+      for (auto& [name, entry] : value.items()) {
+        if (Unfold(*mapped, entry)) continue;
+        return absl::InvalidArgumentError(absl::StrCat("request: ", key, "[\"", Printable(name, 32),
+                                                       "\"]: ", entry.type_name(),
+                                                       ", wanted true, false, a number or text"));
+      }
     } else if (known->type() == FieldDescriptor::TYPE_BYTES && value.is_object()) {
       value = value.value("b64", Json());
     }

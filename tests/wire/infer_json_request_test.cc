@@ -215,6 +215,10 @@ TEST(InferJsonRequestTest, ReadsNumbersAsTheNearestOfTheirType) {
           "7.0064923216240854e-46",
           "9007199254740993",
           "9007199254740992.9999999999999999999",
+          "0.10000000000000000000000000000000000001234567890123456789012",
+          "0.12345678901234567890123",
+          "1e00000000000000000000000000001",
+          "1e-00000000000000000000000000001",
           "0.000000000000000000000000000000000000000000000000000000000000000000001e70"}) {
       ExpectNearest(type, number);
     }
@@ -347,7 +351,8 @@ TEST(InferJsonRequestTest, RefusesAnotherNesting) {
   const std::pair<absl::string_view, absl::string_view> cases[] = {
       {"[1,2,3]", "inputs[0].data: 3 elements, wanted 4, as its shape says"},
       {"[1,2,3,4,5]", "inputs[0].data: more than 4 elements, wanted 4, as its shape says"},
-      {"[]", "inputs[0].data: 0 elements, wanted 4, as its shape says"},
+      {"[]", "inputs[0].data: at most 2 elements, wanted 4, as its shape says"},
+      {"[     ]", "inputs[0].data: 0 elements, wanted 4, as its shape says"},
       {"[[1,2]]", "inputs[0].data: 1 elements, wanted 2, as its shape says"},
       {"[[1,2],[3,4],[5,6]]", "inputs[0].data: more than 2 elements, wanted 2, as its shape says"},
       {"[[1,2],[3]]", "inputs[0].data[1]: 1 elements, wanted 2, as its shape says"},

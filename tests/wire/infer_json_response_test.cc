@@ -139,7 +139,9 @@ TEST(InferJsonResponseTest, WritesFloatsWithTheFewestDigits) {
     char shortest[32];
     const char* const end =
         std::to_chars(shortest, std::end(shortest), floats[i], std::chars_format::scientific).ptr;
-    ASSERT_EQ(DigitsOf(numbers[i]), DigitsOf(std::string(shortest, end))) << numbers[i];
+    ASSERT_EQ(DigitsOf(numbers[i]),
+              DigitsOf(std::string(shortest, static_cast<std::size_t>(end - shortest))))
+        << numbers[i];
     ASSERT_LE(numbers[i].size(), 15u);
   }
 }
@@ -165,7 +167,7 @@ void ExpectFewestDigits(norm::DType dtype, std::uint16_t infinity) {
     for (int mantissa = 1; mantissa < 10'000; ++mantissa) {
       if (mantissa % 10 == 0) continue;
       const std::string number = absl::StrCat(mantissa, "e", exponent);
-      if (std::stod(number) >= (dtype == norm::DType::kFloat16 ? 65519.0 : 3.38e38)) continue;
+      if (std::stod(number) >= (dtype == norm::DType::kFloat16 ? 65519.0 : 3.396e38)) continue;
       absl::StrAppend(&all, digits_of.empty() ? "" : ",", number);
       digits_of.push_back(DigitsOf(number));
     }
@@ -246,11 +248,13 @@ TEST(InferJsonResponseTest, RefusesWhatJsonCannotSay) {
     output.binary = true;
     EXPECT_TRUE(Encode({&output, 1}).ok());
   };
-  for (const std::uint16_t bits : {0x7c00, 0xfc00, 0x7c01, 0x7e00, 0xffff}) {
-    refused(norm::DType::kFloat16, BytesOf(std::vector<std::uint16_t>{0, bits}), 1);
+  for (const int bits : {0x7c00, 0xfc00, 0x7c01, 0x7e00, 0xffff}) {
+    refused(norm::DType::kFloat16,
+            BytesOf(std::vector<std::uint16_t>{0, static_cast<std::uint16_t>(bits)}), 1);
   }
-  for (const std::uint16_t bits : {0x7f80, 0xff80, 0x7f81, 0xffff}) {
-    refused(norm::DType::kBFloat16, BytesOf(std::vector<std::uint16_t>{bits}), 0);
+  for (const int bits : {0x7f80, 0xff80, 0x7f81, 0xffff}) {
+    refused(norm::DType::kBFloat16,
+            BytesOf(std::vector<std::uint16_t>{static_cast<std::uint16_t>(bits)}), 0);
   }
   for (const double value :
        {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
