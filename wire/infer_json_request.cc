@@ -20,7 +20,9 @@ namespace {
 
 namespace od = simdjson::ondemand;
 
-constexpr std::size_t kMaxKeyBytesShown = 32;  // Of a key, in errors.
+static_assert(kJsonPadding >= simdjson::SIMDJSON_PADDING);
+
+constexpr std::size_t kMaxKeyBytesShown = 32;  // What errors repeat of a key.
 
 // The keys of an object that mean something here. Each may come once.
 class KnownKeys {
@@ -29,9 +31,7 @@ class KnownKeys {
 
   // Notes that `key` came, if it is known; InvalidArgument the second time, about `field`.
   absl::Status Note(const JsonField& field, absl::string_view key) {
-    const auto found = std::find(keys_.begin(), keys_.end(), key);
-    if (found == keys_.end()) return absl::OkStatus();
-    const std::uint32_t bit = std::uint32_t{1} << (found - keys_.begin());
+    const std::uint32_t bit = BitOf(key);
     if ((came_ & bit) != 0) {
       const std::string owner = field.ToString();
       return absl::InvalidArgumentError(
@@ -40,8 +40,15 @@ class KnownKeys {
     came_ |= bit;
     return absl::OkStatus();
   }
+  bool Came(absl::string_view key) const { return (came_ & BitOf(key)) != 0; }
 
  private:
+  // 0 for a key that is not known.
+  std::uint32_t BitOf(absl::string_view key) const {
+    const auto found = std::find(keys_.begin(), keys_.end(), key);
+    return found == keys_.end() ? 0 : std::uint32_t{1} << (found - keys_.begin());
+  }
+
   const absl::Span<const absl::string_view> keys_;
   std::uint32_t came_ = 0;
 };
@@ -126,6 +133,7 @@ class RequestReader {
     KnownKeys keys(kTensorKeys);
     std::optional<std::int64_t> binary;
     bool has_data = false;
+    bool read = false;
     absl::Status status =
         reader_.ReadFields(field, object, [&](absl::string_view key, od::value value) {
           absl::Status noted = keys.Note(field, key);
@@ -140,8 +148,9 @@ class RequestReader {
           if (key == "shape") return ReadShape(field.Named(".shape"), value, tensor.shape);
           if (key == "parameters") return ReadInputParameters(field, value, binary, tensor);
           if (key != "data") return reader_.Drop(field, value);
-          has_data = true;  // Read below: the keys that say how may follow it.
-          return absl::OkStatus();
+          has_data = true;
+          read = keys.Came("datatype") && keys.Came("shape");  // Otherwise they may follow.
+          return read ? ReadData(field.Named(".data"), value, tensor) : absl::OkStatus();
         });
     if (!status.ok()) return status;
     if (binary.has_value()) {
@@ -151,7 +160,7 @@ class RequestReader {
       }
       return TakeBinary(field, *binary, tensor);
     }
-    if (!has_data) return status;
+    if (!has_data || read) return status;
     if (object.reset().error() != simdjson::SUCCESS) return reader_.Malformed(field);
     return reader_.ReadFields(field, object, [&](absl::string_view key, od::value value) {
       return key == "data" ? ReadData(field.Named(".data"), value, tensor) : absl::OkStatus();

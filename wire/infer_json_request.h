@@ -38,7 +38,7 @@ struct InferJsonRequest {
   // `all_binary` says so of all outputs.
   absl::InlinedVector<bool, 1> binary;
   bool all_binary = false;
-  // Of the bytes that `take` granted, those that are free again: the parser's index.
+  // The parser's index, which `take` granted and which is free again.
   std::int64_t freed_bytes = 0;
 };
 

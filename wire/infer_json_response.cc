@@ -99,7 +99,7 @@ bool HasElements(const InferJsonOutput& output) {
 
 // At least the bytes of the text.
 std::size_t MaxBytes(const InferJsonResponse& response) {
-  constexpr std::size_t kHeadBytes = 256;  // Of a message or a tensor, beside its texts and shape.
+  constexpr std::size_t kHeadBytes = 256;  // A message or a tensor, beside texts and shape.
   constexpr std::size_t kEscaped = 6;      // Bytes of one, at most.
   std::size_t bytes = kHeadBytes + kEscaped * (response.model.size() + response.version.size() +
                                                response.id.size());

@@ -20,7 +20,7 @@ struct InferJsonOutput {
   absl::string_view name = {};
   norm::DType dtype = norm::DType::kFloat32;
   absl::Span<const std::int64_t> shape = {};
-  ConstBytes data = {};                 // Of any alignment; ignored in shared memory.
+  ConstBytes data = {};                 // Any alignment; ignored in shared memory.
   SharedPartHeader shared_memory = {};  // The parameters shared_memory_*.
   bool binary = false;                  // Only the size is written: the data follows the text.
 };

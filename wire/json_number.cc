@@ -26,9 +26,10 @@ double PowerOfTwo(int exponent) {
   return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
 }
 
-// A number to write: `digits` times 10^exponent.
+// A number to write: `digits`, of which there are `size`, times 10^exponent.
 struct Shortest {
   std::uint32_t digits;
+  int size;
   int exponent;
 };
 
@@ -55,7 +56,7 @@ std::optional<Shortest> ShortestOf(std::uint32_t bits) {
   const int floor_log2 = exponent + static_cast<int>(std::bit_width(mantissa)) - 1;
   // floor(log10(2^floor_log2)), and so that of the value or one less.
   int power = kDigits - 1 - ((floor_log2 * 78913) >> 18);
-  if (TimesPowerOfTen(value, power) >= kPowersOfTen[kDigits]) --power;
+  power -= static_cast<int>(TimesPowerOfTen(value, power) >= kPowersOfTen[kDigits]);
   const double low = TimesPowerOfTen(value - unit * (is_power ? 0.25 : 0.5), power);
   const double high = TimesPowerOfTen(value + unit * 0.5, power);
   auto first = static_cast<std::uint32_t>(low);  // Not std::ceil, which is a call.
@@ -82,37 +83,51 @@ std::optional<Shortest> ShortestOf(std::uint32_t bits) {
     nearest /= 10;
     ++dropped;
   }
-  return Shortest{std::clamp(nearest + round, first, last), dropped - power};
+  const std::uint32_t digits = std::clamp(nearest + round, first, last);
+  const int size = kDigits - dropped;
+  if (digits == kPowersOfTen[size]) return Shortest{1, 1, size + dropped - power};
+  return Shortest{digits, size, dropped - power};
 }
 
-// Copies of a fixed size, longer than what is wanted, are much faster than those of the size.
+// The digits of a number below 10^8, the first in the lowest byte: pairs of digits, then digits are
+// parted in all lanes at once.
+std::uint64_t EightDigits(std::uint32_t number) {
+  std::uint64_t lanes = number / 10000 | std::uint64_t{number % 10000} << 32;
+  const std::uint64_t hundreds = (lanes * 10486 >> 20) & 0x0000007f0000007f;
+  lanes = hundreds | (lanes - hundreds * 100) << 16;
+  const std::uint64_t tens = (lanes * 103 >> 10) & 0x000f000f000f000f;
+  return (tens | (lanes - tens * 10) << 8) + 0x3030303030303030;
+}
+
 char* Write(const Shortest& number, char* out) {
-  char digits[32];
-  constexpr std::size_t kCopied = 16;
-  const auto size =
-      static_cast<int>(std::to_chars(digits, digits + kCopied, number.digits).ptr - digits);
-  const int point = size + number.exponent;  // Digits before it.
-  if (point > 9 || point <= -4) {
-    *out = digits[0];
-    out[1] = '.';
-    std::memcpy(out + 2, digits + 1, kCopied);
-    out += size > 1 ? size + 1 : 1;
-    *out = 'e';
-    return std::to_chars(out + 1, out + 5, point - 1).ptr;
-  }
-  if (point <= 0) {
+  static_assert(std::endian::native == std::endian::little);
+  constexpr std::uint32_t kRest = 100'000'000;  // Nine digits at most, zeros behind them.
+  const std::uint32_t nine =
+      number.digits * static_cast<std::uint32_t>(kPowersOfTen[9 - number.size]);
+  const auto first = static_cast<char>('0' + nine / kRest);
+  const std::uint64_t rest = EightDigits(nine % kRest);
+  const auto copy = [](std::uint64_t digits, char* to) { std::memcpy(to, &digits, 8); };
+  const int point = number.size + number.exponent;  // Digits before it.
+  if (point <= 0 && point > -4) {
     std::memcpy(out, "0.000", 6);
-    std::memcpy(out + 2 - point, digits, kCopied);
-    return out + 2 - point + size;
+    out += 2 - point;
+    *out = first;
+    copy(rest, out + 1);
+    return out + number.size;
   }
-  std::memcpy(out, digits, kCopied);
-  if (point >= size) {
-    std::memcpy(out + size, "000000000", 10);
-    return out + point;
+  *out = first;
+  if (point > 0 && point <= 9) {
+    copy(rest, out + 1);
+    if (point >= number.size) return out + point;
+    out[point] = '.';
+    copy(rest >> (8 * (point - 1)), out + point + 1);
+    return out + number.size + 1;
   }
-  out[point] = '.';
-  std::memcpy(out + point + 1, digits + point, kCopied);
-  return out + size + 1;
+  out[1] = '.';
+  copy(rest, out + 2);
+  out += number.size > 1 ? number.size + 1 : 1;
+  *out = 'e';
+  return std::to_chars(out + 1, out + 5, point - 1).ptr;
 }
 
 // JSON's readers take -0 for an integer, which has no sign.
@@ -156,7 +171,8 @@ char* WriteNumber(std::uint32_t bits, char* out) {
   const bool negative = (bits & kFormat.sign()) != 0;
   bits &= kFormat.sign() - 1;
   if (bits == 0) return WriteZero(negative, out);
-  if (negative) *out++ = '-';
+  *out = '-';  // Signs are hard to predict.
+  out += static_cast<int>(negative);
   const std::optional<Shortest> shortest = ShortestOf<kFormat>(bits);
   if (shortest.has_value()) return Write(*shortest, out);
   return std::to_chars(out, out + kMaxNumberBytes, std::bit_cast<float>(bits),

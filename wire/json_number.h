@@ -48,7 +48,7 @@ inline JsonNumber ScanJsonNumber(const char* at) {
   JsonNumber number;
   number.negative = *at == '-';
   at += number.negative ? 1 : 0;
-  const auto read_digits = [&at](auto& into) {
+  const auto read_digits = [&at](const auto& into) {
     const char* const first = at;
     for (; *at >= '0' && *at <= '9'; ++at) into(*at - '0');
     return at - first;

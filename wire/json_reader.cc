@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/printable.h"
-#include "wire/infer_json_request.h"
 #include "wire/json_number.h"
 
 namespace normd {
@@ -13,9 +12,7 @@ namespace {
 
 namespace od = simdjson::ondemand;
 
-static_assert(kJsonPadding >= simdjson::SIMDJSON_PADDING);
-
-constexpr int kMaxDepth = 100;         // Of values that mean nothing here; as protobuf's.
+constexpr int kMaxDepth = 100;         // Values that mean nothing here are no deeper.
 constexpr std::size_t kMaxShown = 32;  // Bytes of a text that an error repeats.
 
 bool IsScalar(absl::string_view token) {
