@@ -23,7 +23,7 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 
-absl::Status TakeAll(std::int64_t) { return absl::OkStatus(); }
+absl::Status Grant(std::int64_t) { return absl::OkStatus(); }
 
 template <typename T>
 ConstBytes BytesOf(const std::vector<T>& elements) {
@@ -31,7 +31,7 @@ ConstBytes BytesOf(const std::vector<T>& elements) {
 }
 
 absl::StatusOr<std::string> Encode(absl::Span<const InferJsonOutput> outputs) {
-  return EncodeInferJson({.model = "m", .version = "1", .id = "", .outputs = outputs}, TakeAll);
+  return EncodeInferJson({.model = "m", .version = "1", .id = "", .outputs = outputs}, Grant);
 }
 
 // The tensor, as the text of an output has it, and read back by the decoder.
@@ -52,7 +52,7 @@ std::vector<T> RoundTrip(norm::DType dtype, const std::vector<T>& elements, std:
   const std::size_t size = body.size();
   body.resize(size + kJsonPadding);
   const ConstBytes bytes(reinterpret_cast<const std::byte*>(body.data()), size);
-  const auto request = DecodeInferJson({bytes, {}}, TakeAll);
+  const auto request = DecodeInferJson({bytes, {}}, Grant);
   if (!request.ok()) {
     ADD_FAILURE() << request.status();
     return {};
@@ -176,7 +176,7 @@ void ExpectFewestDigits(norm::DType dtype, std::uint16_t infinity) {
   const std::size_t size = body.size();
   body.resize(size + kJsonPadding);
   const auto request = DecodeInferJson(
-      {ConstBytes(reinterpret_cast<const std::byte*>(body.data()), size), {}}, TakeAll);
+      {ConstBytes(reinterpret_cast<const std::byte*>(body.data()), size), {}}, Grant);
   ASSERT_TRUE(request.ok()) << request.status();
   std::vector<int> fewest(65536, 5);
   for (std::size_t i = 0; i < digits_of.size(); ++i) {
@@ -220,7 +220,7 @@ TEST(InferJsonResponseTest, WritesWhatTheProtocolNames) {
        .shared_memory = {"r", 0, 4}},
       {.name = "e", .dtype = norm::DType::kBFloat16, .shape = shape, .data = BytesOf(halves)}};
   const auto text = EncodeInferJson(
-      {.model = "m\xff", .version = "3", .id = "a\"b\n", .outputs = outputs}, TakeAll);
+      {.model = "m\xff", .version = "3", .id = "a\"b\n", .outputs = outputs}, Grant);
   ASSERT_TRUE(text.ok()) << text.status();
   EXPECT_EQ(*text,
             R"({"model_name":"m)"
