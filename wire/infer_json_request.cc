@@ -1,7 +1,9 @@
 #include "wire/infer_json_request.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <new>
-#include <utility>
 
 #include "base/printable.h"
 #include "wire/json_number.h"
@@ -131,11 +130,6 @@ absl::Status JsonReader::ReadString(const JsonField& field, od::value value, std
   }
   text.assign(unescaped->data(), unescaped->size());
   return absl::OkStatus();
-}
-
-absl::Status JsonReader::ReadBool(const JsonField& field, od::value value, bool& flag) {
-  return value.get(flag) == simdjson::SUCCESS ? absl::OkStatus()
-                                              : Refuse(field, JsonToken(value), "true or false");
 }
 
 absl::Status JsonReader::Drop(const JsonField& field, od::value value, int depth) {

@@ -5,6 +5,7 @@
 #define NORMD_WIRE_JSON_READER_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "absl/functional/function_ref.h"
@@ -61,7 +62,6 @@ class JsonReader {
   // A string of at most `max_bytes`.
   absl::Status ReadString(const JsonField& field, simdjson::ondemand::value value,
                           std::size_t max_bytes, std::string& text);
-  absl::Status ReadBool(const JsonField& field, simdjson::ondemand::value value, bool& flag);
 
   // Any value: checks that it is JSON and drops it.
   absl::Status Drop(const JsonField& field, simdjson::ondemand::value value, int depth = 0);
