@@ -18,7 +18,8 @@
 
 namespace normd {
 
-// Bytes that whoever reads a body provides behind it. The parser reads them, whatever they hold.
+// Bytes that whoever reads a body provides behind it. The parser reads them; unless the first byte
+// behind the JSON text is 0, it copies the text.
 inline constexpr std::size_t kJsonPadding = 64;
 
 // Asked before so many bytes are allocated; an error ends the work.
@@ -38,7 +39,7 @@ struct InferJsonRequest {
   // `all_binary` says so of all outputs.
   absl::InlinedVector<bool, 1> binary;
   bool all_binary = false;
-  // The parser's index, which `take` granted and which is free again.
+  // What the parser took of what `take` granted, and has freed.
   std::int64_t freed_bytes = 0;
 };
 

@@ -18,6 +18,16 @@ bool IsScalar(absl::string_view token) {
   return token == "true" || token == "false" || token == "null" || IsJsonNumber(token);
 }
 
+// The text with zeros behind it, if something else is there; else empty.
+std::string CopyOf(absl::string_view text) {
+  std::string copy;
+  if (text.empty() || text.data()[text.size()] == '\0') return copy;
+  copy.reserve(text.size() + simdjson::SIMDJSON_PADDING);
+  copy.assign(text.data(), text.size());
+  copy.resize(text.size() + simdjson::SIMDJSON_PADDING);
+  return copy;
+}
+
 }  // namespace
 
 bool IsJsonNumber(absl::string_view token) {
@@ -28,6 +38,10 @@ absl::string_view JsonToken(od::value value) {
   const std::string_view token = value.raw_json_token();
   return absl::string_view(token.data(), token.find_last_not_of(" \t\r\n") + 1);
 }
+
+JsonReader::JsonReader(absl::string_view text)
+    : copy_(CopyOf(text)),
+      text_(copy_.empty() ? text : absl::string_view(copy_.data(), text.size())) {}
 
 absl::Status JsonReader::Malformed(const JsonField& field) {
   const std::string name = field.ToString();

@@ -35,14 +35,15 @@ absl::string_view JsonToken(simdjson::ondemand::value value);
 // Requires a token of a text.
 bool IsJsonNumber(absl::string_view token);
 
-// Walks over one text. Its index takes up to kIndexBytes for each byte of the text. May throw
-// std::bad_alloc. Not thread-safe.
+// Walks over one text. Its index, and a copy if there is one, take up to kIndexBytes for each byte
+// of the text. May throw std::bad_alloc. Not thread-safe.
 class JsonReader {
  public:
-  static constexpr std::int64_t kIndexBytes = 4;
+  static constexpr std::int64_t kIndexBytes = 5;
 
-  // `text` has SIMDJSON_PADDING readable bytes behind it. Borrowed.
-  explicit JsonReader(absl::string_view text) : text_(text) {}
+  // `text` has SIMDJSON_PADDING readable bytes behind it. Borrowed. simdjson takes the first of
+  // them for a part of a text that is cut off: if it is not 0, the text is copied.
+  explicit JsonReader(absl::string_view text);
 
   // The text's object. `on_field` consumes the value of each field or leaves it; `key` is valid
   // until the next string is read. InvalidArgument unless the text is one object.
@@ -83,6 +84,7 @@ class JsonReader {
   absl::StatusOr<absl::string_view> Unescape(const JsonField& field,
                                              simdjson::ondemand::raw_json_string raw);
 
+  const std::string copy_;  // Empty: the text is where it was.
   const absl::string_view text_;
   simdjson::ondemand::parser parser_;
   simdjson::ondemand::document document_;

@@ -31,6 +31,8 @@ class Body {
       : text_(text.size()), header_(header) {
     bytes_ = absl::StrCat(text, binary);
     size_ = bytes_.size();
+    // Half of the texts have the zero behind them with which they are not copied.
+    if (size_ % 2 == 0) bytes_ += '\0';
     for (std::size_t i = 0; i < kJsonPadding; ++i) bytes_ += "9]}\""[i % 4];
   }
 
@@ -506,6 +508,20 @@ TEST(InferJsonRequestTest, RefusesWhatIsNotOneJsonObject) {
   }
 }
 
+// What is behind a text that is cut off belongs to it least of all when it would complete it.
+TEST(InferJsonRequestTest, ReadsNothingBehindTheText) {
+  const std::string good = R"({"inputs":[{"parameters":{"binary_data_size":0},"shape":[2,1]},{}],)"
+                           R"("outputs":[{"name":"y"}],"parameters":{"a":1},"b":{}})";
+  for (std::size_t size = 0; size < good.size(); ++size) {
+    for (const std::string& behind : {good.substr(size), std::string("}"), std::string("]}"),
+                                      std::string(","), std::string(",{"), std::string("}}}}")}) {
+      EXPECT_TRUE(
+          absl::IsInvalidArgument(Decode(good.substr(0, size), behind, true).request.status()))
+          << good.substr(0, size);
+    }
+  }
+}
+
 TEST(InferJsonRequestTest, NamesTheFieldThatItRefuses) {
   const std::string long_text(2000, 'a');
   const std::pair<std::string, std::string> cases[] = {
@@ -593,7 +609,7 @@ TEST(InferJsonRequestTest, AsksBeforeItTakesMemory) {
     return absl::OkStatus();
   });
   ASSERT_TRUE(request.ok());
-  const auto index = static_cast<std::int64_t>(text.size() * 4);
+  const auto index = static_cast<std::int64_t>(text.size() * 5);
   EXPECT_THAT(asked, ::testing::ElementsAre(index, 24, 2));
   EXPECT_EQ(request->freed_bytes, index);
   for (std::size_t refused = 0; refused < 3; ++refused) {
