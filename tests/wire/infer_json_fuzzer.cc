@@ -185,7 +185,8 @@ void Check(const std::string& input) {
   const Parsed parsed = Parse(text);
   if (!request.ok()) {
     testing::ExpectMessage(request.status().message(), 512);
-    if (!parsed.value.is_discarded() && !parsed.twice && binary == 0) {
+    const bool has_zero = text.find('\0') != text.npos;  // The second parser takes it for the end.
+    if (!parsed.value.is_discarded() && !parsed.twice && binary == 0 && !has_zero) {
       Expect(!IsPlain(parsed.value), "what is plainly right is taken", request.status().message());
     }
     return;
