@@ -1,6 +1,7 @@
 #include "server/part_options.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -119,6 +120,24 @@ ServerOptions ServingOf(const ServerConfig& config, const CertificateStore* tls,
           config.admin_listen,
           tls,
           reserved_descriptors};
+}
+
+RestOptions RestOf(const ServerConfig& config, const CertificateStore* tls) {
+  const ConnectionOptions connections = ConnectionsOf(config);
+  RestOptions options;
+  options.listen = config.http_listen;
+  options.allow_origin = config.http_allow_origin;
+  options.max_connections = connections.max_connections;
+  options.max_peer_connections = connections.max_peer_connections;
+  options.max_head_bytes = static_cast<std::size_t>(config.max_metadata_bytes);
+  options.handshake_timeout = connections.handshake_timeout;
+  options.message_timeout = connections.message_timeout;
+  options.min_bytes_per_second = connections.min_bytes_per_second;
+  options.response_timeout = absl::ToChronoNanoseconds(config.response_timeout);
+  options.max_idle = connections.max_idle;
+  options.max_age = connections.max_age;
+  if (tls != nullptr) options.tls = [tls] { return tls->current()->context; };
+  return options;
 }
 
 }  // namespace normd

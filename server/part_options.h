@@ -11,6 +11,7 @@
 #include "server/config/config.h"
 #include "server/exec/backends.h"
 #include "server/model/registry.h"
+#include "server/rest/rest_options.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/readiness.h"
 #include "server/rpc/server.h"
@@ -29,6 +30,9 @@ AdmissionLimits AdmissionOf(const ServerConfig& config);
 // `tls` outlives the server; null without TLS.
 ServerOptions ServingOf(const ServerConfig& config, const CertificateStore* tls,
                         std::int64_t reserved_descriptors);
+
+// Likewise.
+RestOptions RestOf(const ServerConfig& config, const CertificateStore* tls);
 
 }  // namespace normd
 

@@ -44,6 +44,8 @@ class CallContext {
   CallContext& operator=(const CallContext&) = delete;
 
   TimePoint arrival() const { return arrival_; }
+  // For a front end that judges a call before its message has come: it has come now.
+  void SetArrival(TimePoint at) { arrival_ = at; }
   TimePoint deadline() const { return deadline_; }
   const RequestIds& ids() const { return ids_; }
   // Null: the caller cannot be told from others.
@@ -97,7 +99,7 @@ class CallContext {
 
   AcceptEnvironment& environment_;
   const Method method_;
-  const TimePoint arrival_;
+  TimePoint arrival_;
   const TimePoint deadline_;
   const RequestIds ids_;
   std::shared_ptr<Caller> caller_;  // shared: with the connection and its other calls.

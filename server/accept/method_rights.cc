@@ -8,7 +8,8 @@ Right RightOf(Method method) {
     case Method::kNormalize:
     case Method::kNormalizeStream:
     case Method::kModelInfer:
-    case Method::kModelStreamInfer: return Right::kInfer;
+    case Method::kModelStreamInfer:
+    case Method::kInfer: return Right::kInfer;
     case Method::kGetModel:
     case Method::kModelReady:
     case Method::kModelMetadata:

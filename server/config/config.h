@@ -19,6 +19,8 @@ struct ServerConfig {
   std::string model_repository;  // Folders, separated by commas.
   absl::Duration model_poll_interval;
   std::string listen;
+  std::string http_listen;
+  std::string http_allow_origin;
   std::string metrics_listen;
   std::string policy_file;
   std::string tokens_file;

@@ -63,6 +63,29 @@ std::string BeOnOffOrAuto(const std::string& value) {
   return value == "on" || value == "off" || value == "auto" ? "" : "auto, on or off";
 }
 
+std::string BeAddressesOrNone(const std::string& value) {
+  for (const absl::string_view address : absl::StrSplit(value, ',')) {
+    const std::string wanted = value.empty() ? "" : BeAnAddress(std::string(address));
+    if (!wanted.empty() || absl::StartsWith(address, "unix:")) {
+      return "host:port, such as 127.0.0.1:8000, several with commas between, or none";
+    }
+  }
+  return "";
+}
+
+std::string BeOriginsOrNone(const std::string& value) {
+  if (value.empty() || value == "*") return "";
+  for (const absl::string_view origin : absl::StrSplit(value, ',')) {
+    const std::size_t scheme = origin.find("://");
+    // It is compared with a header, so nothing may follow the port.
+    if (scheme == absl::string_view::npos || scheme == 0 || scheme + 3 == origin.size() ||
+        origin.find_first_of("/ *\r\n", scheme + 3) != absl::string_view::npos) {
+      return "origins such as https://example.com with commas between, *, or none";
+    }
+  }
+  return "";
+}
+
 std::string BeAnAddressOrNone(const std::string& value) {
   return value.empty() ? "" : BeAnAddress(value);
 }

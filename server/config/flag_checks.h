@@ -17,6 +17,8 @@ FlagCheck<absl::Duration> BeOffOrFrom10MsTo(absl::Duration high);
 // Paths, separated by commas.
 std::string BeFolders(const std::string& value);
 std::string BeAnAddress(const std::string& value);
+std::string BeAddressesOrNone(const std::string& value);
+std::string BeOriginsOrNone(const std::string& value);
 std::string BeAnAddressOrNone(const std::string& value);
 // Also a unix socket.
 std::string BeAListenAddress(const std::string& value);

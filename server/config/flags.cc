@@ -20,7 +20,7 @@ constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 constexpr std::int64_t kTiB = std::int64_t{1} << 40;
 
-// The ten flags that most servers need come first; the others follow by subject.
+// The eleven flags that most servers need come first; the others follow by subject.
 void AddFirst(FlagSet& flags, ServerConfig& c) {
   flags.Section("The first flags to know:");
   flags.Add("model_repository", &c.model_repository, "models", "DIRS",
@@ -31,6 +31,10 @@ void AddFirst(FlagSet& flags, ServerConfig& c) {
             "gRPC's addresses, separated by commas: host:port, where port 0 takes a free one, or "
             "unix:///path for a unix socket of this user.",
             BeListenAddresses);
+  flags.Add("http_listen", &c.http_listen, "127.0.0.1:8000", "ADDRESSES",
+            "HTTP's addresses, separated by commas: host:port, where port 0 takes a free one; "
+            "empty: none.",
+            BeAddressesOrNone);
   flags.Add("metrics_listen", &c.metrics_listen, "127.0.0.1:8002", "HOST:PORT",
             "Address of /metrics; port 0 takes a free one.", BeAnAddress);
   flags.Add("device", &c.device, "auto", "DEVICE",
@@ -60,8 +64,12 @@ void AddAccess(FlagSet& flags, ServerConfig& c) {
             "again when it changes.");
   flags.Add("admin", &c.admin, "auto", "WHEN",
             "Whether loads and unloads are accepted: on, off, or auto, which is on with a "
-            "policy_file or while listen is a loopback address.",
+            "policy_file or while listen and http_listen are loopback addresses.",
             BeOnOffOrAuto);
+  flags.Add("http_allow_origin", &c.http_allow_origin, "", "ORIGINS",
+            "The web pages that may use HTTP, such as https://example.com, separated by commas; "
+            "*: all; empty: none.",
+            BeOriginsOrNone);
   flags.Add("admin_listen", &c.admin_listen, "", "HOST:PORT",
             "A second gRPC address, and then the only one that accepts loads and unloads; empty: "
             "none.",

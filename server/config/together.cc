@@ -118,6 +118,7 @@ std::vector<OpenListener> ListenersInTheClear(const ServerConfig& config) {
     }
   };
   add("listen", config.listen, tls);
+  add("http_listen", config.http_listen, tls);
   add("admin_listen", config.admin_listen, tls);
   add("metrics_listen", config.metrics_listen, tls && config.metrics_tls);
   return open;
@@ -126,7 +127,8 @@ std::vector<OpenListener> ListenersInTheClear(const ServerConfig& config) {
 AdminPlace DecideAdminPlace(const ServerConfig& config) {
   if (config.admin == "off") return AdminPlace::kNowhere;
   if (!config.admin_listen.empty()) return AdminPlace::kAdminListener;
-  const std::vector<std::string> addresses = absl::StrSplit(config.listen, ',');
+  const std::vector<std::string> addresses =
+      absl::StrSplit(absl::StrCat(config.listen, ",", config.http_listen), ',', absl::SkipEmpty());
   const bool local = std::all_of(addresses.begin(), addresses.end(), IsLocal);
   const bool taken = config.admin == "on" || !config.policy_file.empty() || local;
   return taken ? AdminPlace::kEverywhere : AdminPlace::kNowhere;

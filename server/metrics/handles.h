@@ -43,9 +43,10 @@ enum class Method {
   kSharedMemoryUnregister,
   kCudaSharedMemory,  // All three of them.
   kTraceSetting,
-  kLogSettings
+  kLogSettings,
+  kInfer  // Over HTTP; its other methods have the names of gRPC's.
 };
-inline constexpr std::size_t kMethodCount = static_cast<std::size_t>(Method::kLogSettings) + 1;
+inline constexpr std::size_t kMethodCount = static_cast<std::size_t>(Method::kInfer) + 1;
 // Its value of the label, for the request log.
 absl::string_view MethodName(Method method);
 

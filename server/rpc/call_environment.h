@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
-#include "base/task_thread.h"
+#include "server/accept/control_call.h"
 #include "server/accept/environment.h"
 #include "server/rpc/response_watch.h"
 
@@ -31,19 +31,12 @@ struct CallOptions {
   }
 };
 
-// More would wait for longer than a client does.
-inline constexpr std::size_t kMaxWaitingLoads = 64;
-inline constexpr std::size_t kMaxWaitingLists = 256;
-
 // Outlives every call; `accept` outlives it. Each member is thread-safe or constant.
 struct CallEnvironment {
   const CallOptions options;
   AcceptEnvironment& accept;
   ResponseWatch responses{options.response_timeout};
-  // Runs the loads and unloads of all services, one after another.
-  TaskThread loads{"control", kMaxWaitingLoads};
-  // Runs everything that lists, with pauses, so that requests do not notice it.
-  TaskThread lists{"lists", kMaxWaitingLists};
+  ControlThreads control{};
 };
 
 }  // namespace normd

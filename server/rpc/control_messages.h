@@ -14,24 +14,12 @@
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
-#include "server/rpc/control_call.h"
+#include "server/accept/control_call.h"
+#include "server/accept/model_name_in.h"
 #include "server/rpc/received_message.h"
+#include "server/rpc/unary_control_call.h"
 
 namespace normd {
-
-// The model that a request names; nullopt for a type of request that names none.
-template <typename Request>
-std::optional<absl::string_view> ModelNameIn(const Request& request) {
-  if constexpr (requires { request.model_name(); }) {
-    return request.model_name();
-  } else if constexpr (requires { request.model(); }) {
-    return request.model();
-  } else if constexpr (requires { request.name(); }) {
-    return request.name();
-  } else {
-    return std::nullopt;
-  }
-}
 
 template <typename Message>
 absl::Status Serialize(const Message& message, grpc::ByteBuffer& bytes) {
@@ -43,31 +31,23 @@ absl::Status Serialize(const Message& message, grpc::ByteBuffer& bytes) {
 }
 
 // The result of a service's handler for a control call: parses the request, runs `body(request,
-// response, about)` or, for a body that needs the caller, `body(request, response, about, call)`,
-// and serializes the response, unless its type is grpc::ByteBuffer. The handler's arguments outlive
-// the call; `thread` as in ControlCall::Start.
+// response, call)`, and serializes the response, unless its type is grpc::ByteBuffer. The handler's
+// arguments outlive the call; `place` as in ControlCall::Start.
 template <typename Request, typename Response, typename Body>
 grpc::ServerUnaryReactor* BeginControl(CallEnvironment& environment,
                                        grpc::CallbackServerContext& context, Method method,
                                        const grpc::ByteBuffer& request, grpc::ByteBuffer& response,
-                                       Body body, TaskThread* thread = nullptr) {
-  auto* call = NewCall<ControlCall>(environment, context, method);
+                                       Body body, ControlPlace place = ControlPlace::kHere) {
+  auto* call = NewCall<UnaryControlCall>(environment, context, method);
   if (call == nullptr) return OutOfMemory(context);
-  auto run = [call, &context, &request, &response,
-              body = std::move(body)](std::shared_ptr<const Model>& about) -> absl::Status {
+  auto run = [call, &context, &request, &response, body = std::move(body)]() -> absl::Status {
     Request parsed;
     if (absl::Status status = ParseControl(context, request, parsed); !status.ok()) return status;
     if (const auto name = ModelNameIn(parsed); name.has_value()) {
       if (absl::Status allowed = call->CheckModel(*name); !allowed.ok()) return allowed;
     }
     Response answer;
-    absl::Status status;
-    if constexpr (std::is_invocable_v<Body&, const Request&, Response&,
-                                      std::shared_ptr<const Model>&, ControlCall&>) {
-      status = body(parsed, answer, about, *call);
-    } else {
-      status = body(parsed, answer, about);
-    }
+    absl::Status status = body(parsed, answer, static_cast<ControlCall&>(*call));
     if (!status.ok()) return status;
     if constexpr (std::is_same_v<Response, grpc::ByteBuffer>) {
       response.Swap(&answer);
@@ -77,7 +57,7 @@ grpc::ServerUnaryReactor* BeginControl(CallEnvironment& environment,
     call->set_response_bytes(response.Length());
     return absl::OkStatus();
   };
-  call->Start(static_cast<std::int64_t>(request.Length()), std::move(run), thread);
+  call->Start(static_cast<std::int64_t>(request.Length()), std::move(run), place);
   return call;
 }
 

@@ -65,12 +65,14 @@ GracefulStop::Outcome GracefulStop::Run() {
                std::chrono::duration_cast<std::chrono::milliseconds>(options_.lame_duck).count());
   WaitForSignals(2, Now() + options_.lame_duck);
   parts_.admission.Close();
+  parts_.on_drain();
   // Requests no longer wait for company. The queue stays open, because accepted streams still push
   // what they receive.
   parts_.queue.EndQueueDelay();
   spdlog::info("stopping: refusing new calls, finishing {}", parts_.active.count());
   if (Drain()) {
     WaitForSignals(2, Now() + kRefusal);
+    parts_.on_close(kGrace);
     parts_.server.CloseConnections(kGrace);
     parts_.server.Shutdown(kGrace);
     return Outcome::kClean;

@@ -4,6 +4,7 @@
 #define NORMD_SERVER_RPC_GRACEFUL_STOP_H_
 
 #include <chrono>
+#include <functional>
 
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -45,6 +46,9 @@ class GracefulStop {
     BatchQueue& queue;
     ActiveCalls& active;
     Server& server;
+    // For a front end with a port of its own: called when new calls are refused, and at the end.
+    std::function<void()> on_drain = [] {};
+    std::function<void(Duration grace)> on_close = [](Duration) {};
   };
 
   GracefulStop(GracefulStopOptions options, Parts parts) : options_(options), parts_(parts) {}

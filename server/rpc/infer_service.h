@@ -6,6 +6,7 @@
 
 #include "grpcpp/grpcpp.h"
 #include "inference/grpc_service.grpc.pb.h"
+#include "server/infer/infer_methods.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/infer_messages.h"
 #include "server/rpc/kept_list.h"
@@ -82,15 +83,12 @@ class InferService final : public InferServiceBase {
 
  private:
   // Begins a control call, as BeginControl.
-  template <typename Request, typename Response, typename Body>
-  Unary* Control(Context* context, Method method, const Bytes* request, Bytes* response, Body body,
-                 TaskThread* thread = nullptr);
   template <typename Request, typename Response>
-  Unary* UnregisterKind(Context* context, const Bytes* request, Bytes* response, RegionKind kind);
+  Unary* Control(Context* context, const Bytes* request, Bytes* response,
+                 const InferMethod<Request, Response>& method);
 
   CallEnvironment& environment_;
-  const Readiness& readiness_;
-  const ServerInfo info_;
+  const InferMethods methods_;
   const InferCodec codec_;
   KeptList<inference::ModelStatisticsResponse> statistics_;  // The statistics of all models.
   KeptList<inference::RepositoryIndexResponse> index_;

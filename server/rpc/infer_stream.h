@@ -29,8 +29,8 @@
 #include "grpcpp/support/server_callback.h"
 #include "server/accept/call_context.h"
 #include "server/rpc/call_environment.h"
-#include "server/rpc/exchange.h"
 #include "server/rpc/infer_messages.h"
+#include "server/rpc/message_exchange.h"
 
 namespace normd {
 
@@ -64,7 +64,7 @@ class InferStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
         : call(environment, std::move(arrival)), exchange(environment, call, codec) {}
 
     CallContext call;  // Before the members that it outlives.
-    Exchange exchange;
+    MessageExchange exchange;
 
     bool answered = false;
     grpc::ByteBuffer response;

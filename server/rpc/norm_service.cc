@@ -106,7 +106,7 @@ grpc::ServerUnaryReactor* NormService::ListModels(grpc::CallbackServerContext* c
                                                   const grpc::ByteBuffer* request,
                                                   grpc::ByteBuffer* response) {
   auto body = [this](const v1::ListModelsRequest&, grpc::ByteBuffer& answer,
-                     std::shared_ptr<const Model>&, const ControlCall& call) {
+                     const ControlCall& call) {
     const ModelRegistry& registry = environment_.accept.registry;
     const auto fill = [&registry](v1::ListModelsResponse& list) {
       for (const ModelStatus& status : registry.List()) *list.add_models() = ToInfo(status);
@@ -114,19 +114,19 @@ grpc::ServerUnaryReactor* NormService::ListModels(grpc::CallbackServerContext* c
     return models_.Get(registry.changes(), call.arrival(), environment_.accept.clock, fill, answer);
   };
   return BeginControl<v1::ListModelsRequest, grpc::ByteBuffer>(
-      environment_, *context, Method::kListModels, *request, *response, body, &environment_.lists);
+      environment_, *context, Method::kListModels, *request, *response, body, ControlPlace::kLists);
 }
 
 grpc::ServerUnaryReactor* NormService::GetModel(grpc::CallbackServerContext* context,
                                                 const grpc::ByteBuffer* request,
                                                 grpc::ByteBuffer* response) {
   auto body = [this](const v1::GetModelRequest& wanted, v1::GetModelResponse& answer,
-                     std::shared_ptr<const Model>& about) {
+                     ControlCall& call) {
     absl::Status name = CheckModelName(wanted.model());
     if (!name.ok()) return name;
     const auto status = environment_.accept.registry.Get(wanted.model(), wanted.version());
     if (!status.ok()) return status.status();
-    about = status->model;
+    call.SetModel(status->model);
     *answer.mutable_model() = ToInfo(*status);
     return absl::OkStatus();
   };
@@ -138,24 +138,24 @@ grpc::ServerUnaryReactor* NormService::LoadModel(grpc::CallbackServerContext* co
                                                  const grpc::ByteBuffer* request,
                                                  grpc::ByteBuffer* response) {
   auto body = [this](const v1::LoadModelRequest& wanted, v1::LoadModelResponse& answer,
-                     std::shared_ptr<const Model>& about) {
+                     ControlCall& call) {
     absl::Status name = CheckModelName(wanted.model());
     if (!name.ok()) return name;
     const auto status = environment_.accept.registry.Load(wanted.model(), wanted.version());
     if (!status.ok()) return status.status();
-    about = status->model;
+    call.SetModel(status->model);
     *answer.mutable_model() = ToInfo(*status);
     return absl::OkStatus();
   };
   return BeginControl<v1::LoadModelRequest, v1::LoadModelResponse>(
-      environment_, *context, Method::kLoadModel, *request, *response, body, &environment_.loads);
+      environment_, *context, Method::kLoadModel, *request, *response, body, ControlPlace::kLoads);
 }
 
 grpc::ServerUnaryReactor* NormService::UnloadModel(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* request,
                                                    grpc::ByteBuffer* response) {
   auto body = [this](const v1::UnloadModelRequest& wanted, v1::UnloadModelResponse& answer,
-                     std::shared_ptr<const Model>&) {
+                     ControlCall&) {
     absl::Status name = CheckModelName(wanted.model());
     if (!name.ok()) return name;
     const auto versions = environment_.accept.registry.Unload(wanted.model(), wanted.version());
@@ -164,14 +164,15 @@ grpc::ServerUnaryReactor* NormService::UnloadModel(grpc::CallbackServerContext* 
     return absl::OkStatus();
   };
   return BeginControl<v1::UnloadModelRequest, v1::UnloadModelResponse>(
-      environment_, *context, Method::kUnloadModel, *request, *response, body, &environment_.loads);
+      environment_, *context, Method::kUnloadModel, *request, *response, body,
+      ControlPlace::kLoads);
 }
 
 grpc::ServerUnaryReactor* NormService::GetServerInfo(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request,
                                                      grpc::ByteBuffer* response) {
   auto body = [this](const v1::GetServerInfoRequest&, v1::GetServerInfoResponse& answer,
-                     std::shared_ptr<const Model>&) {
+                     ControlCall&) {
     answer.set_version(info_.version);
     answer.set_cuda(info_.cuda);
     answer.set_simd(info_.simd);
@@ -191,7 +192,7 @@ grpc::ServerUnaryReactor* NormService::ListSharedMemory(grpc::CallbackServerCont
                                                         const grpc::ByteBuffer* request,
                                                         grpc::ByteBuffer* response) {
   auto body = [this](const v1::ListSharedMemoryRequest&, v1::ListSharedMemoryResponse& answer,
-                     std::shared_ptr<const Model>&) {
+                     ControlCall&) {
     if (environment_.accept.regions == nullptr) return absl::OkStatus();
     const TimePoint now = environment_.accept.clock.Now();
     for (const ListedRegion& listed : environment_.accept.regions->ListAll()) {
@@ -201,7 +202,7 @@ grpc::ServerUnaryReactor* NormService::ListSharedMemory(grpc::CallbackServerCont
   };
   return BeginControl<v1::ListSharedMemoryRequest, v1::ListSharedMemoryResponse>(
       environment_, *context, Method::kListSharedMemory, *request, *response, body,
-      &environment_.lists);
+      ControlPlace::kLists);
 }
 
 }  // namespace normd

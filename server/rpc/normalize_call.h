@@ -20,8 +20,8 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
-#include "server/rpc/exchange.h"
 #include "server/rpc/message_codec.h"
+#include "server/rpc/message_exchange.h"
 #include "server/rpc/unary_call.h"
 
 namespace normd {
@@ -62,7 +62,7 @@ class NormalizeCall final : public UnaryCall {
 
   // Constant after Start, which is over before `done` reads them (Push orders the two).
   const UnaryMessages messages_;
-  Exchange exchange_;
+  MessageExchange exchange_;
 
   // For the request log, if there is one; written before End, read by OnDone.
   StageTimes stages_;

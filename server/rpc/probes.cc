@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "absl/strings/strip.h"
-#include "server/rpc/infer_messages.h"
+#include "server/infer/infer_description.h"
 
 namespace normd {
 namespace {

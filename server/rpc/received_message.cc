@@ -1,11 +1,15 @@
 #include "server/rpc/received_message.h"
 
+#include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "grpc/compression.h"
 #include "grpc/grpc.h"
+#include "server/accept/inflate.h"
+#include "server/accept/message_limits.h"
 #include "wire/grpc_slices.h"
 
 // If gRPC does not inflate messages itself, it passes a compressed one on as if it were plain: only
@@ -34,6 +38,33 @@ absl::StatusOr<Encoding> EncodingOf(grpc::CallbackServerContext& context) {
   }
 }
 
+// Appends slices with the inflated bytes.
+absl::Status InflateSlices(Encoding encoding, absl::Span<const ConstBytes> compressed,
+                           const InflateLimits& limits, std::vector<grpc::Slice>& slices) {
+  struct Part {
+    std::unique_ptr<std::byte[]> memory;
+    std::int64_t bytes;
+  };
+  std::vector<Part> parts;
+  const auto room = [&](std::int64_t bytes) -> absl::StatusOr<MutableBytes> {
+    if (absl::Status status = limits.take(bytes); !status.ok()) return status;
+    const auto size = static_cast<std::size_t>(bytes);
+    parts.push_back({std::make_unique_for_overwrite<std::byte[]>(size), bytes});
+    return MutableBytes(parts.back().memory.get(), size);
+  };
+  const auto inflated = Inflate(encoding, compressed, {limits.max_bytes, room, "grpc-encoding"});
+  if (!inflated.ok()) return inflated.status();
+  std::int64_t left = *inflated;
+  for (Part& part : parts) {
+    const std::int64_t used = std::min(part.bytes, left);
+    left -= used;
+    if (used == 0) break;
+    const ConstBytes written(part.memory.get(), static_cast<std::size_t>(used));
+    slices.push_back(SliceHolding(written, std::move(part.memory)));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<MessageViews> OpenMessage(grpc::CallbackServerContext& context,
@@ -51,7 +82,8 @@ absl::StatusOr<MessageViews> OpenMessage(grpc::CallbackServerContext& context,
   }
   if (*encoding == Encoding::kIdentity || message.Length() == 0) return ViewsOf(slices);
   const std::vector<grpc::Slice> compressed = std::exchange(slices, {});
-  if (absl::Status status = Inflate(*encoding, ViewsOf(compressed), limits, slices); !status.ok()) {
+  if (absl::Status status = InflateSlices(*encoding, ViewsOf(compressed), limits, slices);
+      !status.ok()) {
     slices.clear();
     return status;
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
@@ -15,19 +16,16 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
-#include "server/rpc/inflate.h"
 
 namespace normd {
 
-// The bytes of a message beside its tensor, at most. gRPC refuses a larger one unread, with
-// RESOURCE_EXHAUSTED and without a retry hint; between the two limits, the service answers
-// INVALID_ARGUMENT.
-inline constexpr std::int64_t kMaxRequestOverheadBytes = 4096;
-
-// A control request is a name and a number.
-inline constexpr std::int64_t kMaxControlBytes = 4096;
-
 using MessageViews = absl::InlinedVector<ConstBytes, 8>;
+
+struct InflateLimits {
+  std::int64_t max_bytes;  // The limit of the inflated message.
+  // Asked before this many more bytes are allocated; an error ends the inflating.
+  absl::FunctionRef<absl::Status(std::int64_t bytes)> take;
+};
 
 // Fills `slices`, which own the bytes of `message`, the call's last, and returns views of them in
 // order. A compressed message is inflated within `limits`; they apply to no other. Unimplemented

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/resource_quota.h"
+#include "server/accept/message_limits.h"
 #include "server/net/process_limits.h"
 #include "server/net/tls_opening.h"
 #include "server/rpc/plain_credentials.h"

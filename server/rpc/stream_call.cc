@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "server/accept/client_status.h"
+#include "server/accept/message_limits.h"
 #include "server/rpc/call_arrival.h"
 #include "server/rpc/received_message.h"
 

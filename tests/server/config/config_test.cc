@@ -72,6 +72,11 @@ TEST(ParseCommandLineTest, RefusesAValueOutOfRangeAndNamesTheFlag) {
            {"--listen=unix:///folder/", "or unix:///path"},
            {"--listen=127.0.0.1:81,", "or several with commas between"},
            {"--listen=unix:///a,8001", "or several with commas between"},
+           {"--http_listen=unix:///path", "--http_listen: \"unix:///path\", wanted host:port"},
+           {"--http_listen=127.0.0.1:81,", "several with commas between, or none"},
+           {"--http_allow_origin=example.com", "wanted origins such as https://example.com"},
+           {"--http_allow_origin=https://example.com/", "wanted origins"},
+           {"--http_allow_origin=https://a,*", "wanted origins"},
            {"--metrics_listen=unix:///path",
             "--metrics_listen: \"unix:///path\", wanted host:port"},
            {"--metrics_listen=127.0.0.1:99999", "--metrics_listen"},
@@ -109,17 +114,19 @@ TEST(ParseCommandLineTest, RefusesAValueOutOfRangeAndNamesTheFlag) {
     const std::string name = flag.substr(0, flag.find('='));
     EXPECT_THAT(ErrorOf({wrong.flag}), HasSubstr(wrong.message));
     // Back to a good value, for the flags that follow.
-    const std::string good = name == "--listen" || name == "--metrics_listen"  ? "127.0.0.1:0"
-                             : name == "--log_level"                           ? "info"
-                             : name == "--model_repository"                    ? "models"
-                             : name == "--model_poll_interval"                 ? "10s"
-                             : name == "--max_request_bytes"                   ? "1048576"
-                             : name == "--max_inflight_bytes"                  ? "1073741824"
-                             : name == "--stream_window_bytes"                 ? "1048576"
-                             : name == "--max_inflight_requests"               ? "10"
-                             : name == "--max_connection_calls"                ? "10"
-                             : name == "--max_metadata_bytes"                  ? "8192"
-                             : name == "--max_transport_bytes"                 ? "0"
+    const std::string good = name.find("_listen") != std::string::npos ? "127.0.0.1:0"
+                             : name == "--listen"                      ? "127.0.0.1:0"
+                             : name == "--http_allow_origin"           ? "https://a:1,http://b"
+                             : name == "--log_level"                   ? "info"
+                             : name == "--model_repository"            ? "models"
+                             : name == "--model_poll_interval"         ? "10s"
+                             : name == "--max_request_bytes"           ? "1048576"
+                             : name == "--max_inflight_bytes"          ? "1073741824"
+                             : name == "--stream_window_bytes"         ? "1048576"
+                             : name == "--max_inflight_requests"       ? "10"
+                             : name == "--max_connection_calls"        ? "10"
+                             : name == "--max_metadata_bytes"          ? "8192"
+                             : name == "--max_transport_bytes"         ? "0"
                              : name == "--cpu_lanes" || name == "--pool_bytes" ? "1"
                              : name.find("_share") != std::string::npos        ? "0.5"
                                                                                : "1ms";
@@ -157,7 +164,7 @@ TEST(ParseCommandLineTest, OneCommandLineLeavesNothingToTheNext) {
 
 TEST(ParseCommandLineTest, EveryFlagRefusesWhatItCannotBeAndNamesItself) {
   const std::vector<std::string> names = AllFlags();
-  EXPECT_EQ(names.size(), 75U);
+  EXPECT_EQ(names.size(), 77U);
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
   for (const std::string& name : names) {
     // The device's name is read elsewhere, and any text but none may be a folder. Files of TLS are
@@ -169,7 +176,8 @@ TEST(ParseCommandLineTest, EveryFlagRefusesWhatItCannotBeAndNamesItself) {
     const bool is_file = name == "policy_file" || name == "tokens_file" || name == "log_file";
     for (const char* wrong : {"", "wrong", "-7", "1e300", "99999999999999999999", "-inf"}) {
       if (name == "device" || is_file || (is_text && wrong[0] != '\0')) continue;
-      const bool may_be_none = name == "admin_listen" || name == "shared_memory_listen";
+      const bool may_be_none = name == "admin_listen" || name == "shared_memory_listen" ||
+                               name == "http_listen" || name == "http_allow_origin";
       if (may_be_none && wrong[0] == '\0') continue;
       EXPECT_THAT(ErrorOf({("--" + name + "=" + wrong).c_str()}), HasSubstr("--" + name + ": "))
           << wrong;
@@ -204,7 +212,7 @@ TEST(TlsFlagsTest, GoTogether) {
 }
 
 TEST(InsecureFlagTest, PlaintextBeyondThisMachineNeedsIt) {
-  for (const char* flag : {"--listen", "--metrics_listen"}) {
+  for (const char* flag : {"--listen", "--http_listen", "--metrics_listen"}) {
     for (const char* far : {"0.0.0.0:1", "[::]:1", "192.0.2.1:1", "normd.test:1", "128.0.0.1:1",
                             "[::2]:1", "[::ffff:10.0.0.1]:1", "localhost.test:1"}) {
       const std::string listen = absl::StrCat(flag, "=", far);
@@ -232,19 +240,19 @@ TEST(InsecureFlagTest, PlaintextBeyondThisMachineNeedsIt) {
   EXPECT_EQ(ErrorOf({half[0], half[1], half[2], "--listen=0.0.0.0:1"}), "");
 }
 
-// Every combination of where the three ports listen and which of them speak TLS.
+// Every combination of where the four ports listen and which of them speak TLS.
 TEST(InsecureFlagTest, EveryOpenPortIsNamedWhicheverTheyAre) {
-  constexpr const char* kFlags[] = {"listen", "admin_listen", "metrics_listen"};
+  constexpr const char* kFlags[] = {"listen", "http_listen", "admin_listen", "metrics_listen"};
   for (const bool tls : {false, true}) {
     for (const bool metrics_tls : {false, true}) {
-      for (int far = 0; far < 8; ++far) {
+      for (int far = 0; far < 16; ++far) {
         std::vector<std::string> args;
         std::vector<std::string> open;
-        for (int port = 0; port < 3; ++port) {
+        for (int port = 0; port < 4; ++port) {
           const bool is_far = (far >> port & 1) != 0;
           const std::string address = absl::StrCat(is_far ? "192.0.2.1:" : "127.0.0.1:", port + 1);
           args.push_back(absl::StrCat("--", kFlags[port], "=", address));
-          const bool has_tls = tls && (port < 2 || metrics_tls);
+          const bool has_tls = tls && (port < 3 || metrics_tls);
           if (is_far && !has_tls) open.push_back(absl::StrCat("--", kFlags[port], ": \"", address));
         }
         if (tls) args.insert(args.end(), {"--tls_cert=c", "--tls_key=k"});
@@ -284,7 +292,7 @@ TEST(FlagHelpTest, EveryFlagHasAUnitAndASentence) {
     // Nothing is the default of these.
     if (name == "policy_file" || name == "tokens_file" || name == "log_file") continue;
     if (name == "shared_memory_prefix" || name == "shared_memory_listen" ||
-        name == "admin_listen") {
+        name == "admin_listen" || name == "http_allow_origin") {
       continue;
     }
     EXPECT_THAT(text, HasSubstr(" (")) << name << " has no default";

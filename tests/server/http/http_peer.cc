@@ -71,6 +71,13 @@ bool HttpPeer::Send(absl::string_view bytes) {
 
 void HttpPeer::EndSending() { shutdown(fd_, SHUT_WR); }
 
+std::string HttpPeer::ReadSome() {
+  std::string bytes(1 << 16, '\0');
+  const ssize_t got = Uninterrupted([&] { return recv(fd_, bytes.data(), bytes.size(), 0); });
+  bytes.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  return bytes;
+}
+
 std::string HttpPeer::ReadAll() {
   std::string all;
   char chunk[65536];

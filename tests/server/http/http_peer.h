@@ -24,6 +24,8 @@ class HttpPeer {
   void EndSending();
   // All that comes until the server closes the connection.
   std::string ReadAll();
+  // What comes next; empty when the server has closed the connection.
+  std::string ReadSome();
   // Waits until the server closes the connection, and reads nothing.
   void WaitClosed() const;
 

@@ -5,6 +5,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <random>
 #include <string>
@@ -12,7 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "server/rpc/inflate.h"
+#include "server/accept/inflate.h"
 #include "tests/server/rpc/access_calls.h"
 #include "tests/server/rpc/infer_requests.h"
 #include "tests/server/rpc/stream_client.h"
@@ -210,15 +211,16 @@ Inflated InflateAll(Encoding encoding, const std::vector<std::string>& parts,
     views.emplace_back(reinterpret_cast<const std::byte*>(part.data()), part.size());
   }
   Inflated inflated;
-  const auto take = [&](std::int64_t bytes) {
+  std::deque<std::string> rooms;
+  const auto room = [&](std::int64_t bytes) -> absl::StatusOr<MutableBytes> {
     inflated.taken += bytes;
-    return absl::OkStatus();
+    std::string& memory = rooms.emplace_back(static_cast<std::size_t>(bytes), '\0');
+    return MutableBytes(reinterpret_cast<std::byte*>(memory.data()), memory.size());
   };
-  std::vector<grpc::Slice> slices;
-  inflated.status = Inflate(encoding, views, {max_bytes, take}, slices);
-  for (const grpc::Slice& slice : slices) {
-    inflated.text.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
+  const auto total = Inflate(encoding, views, {max_bytes, room, "grpc-encoding"});
+  inflated.status = total.status();
+  for (const std::string& memory : rooms) inflated.text += memory;
+  if (total.ok()) inflated.text.resize(static_cast<std::size_t>(*total));
   return inflated;
 }
 

@@ -1,7 +1,7 @@
 // A control call on a thread of its own, without a transport: what becomes of a body whose turn
 // comes when its client has left.
 
-#include "server/rpc/control_call.h"
+#include "server/rpc/unary_control_call.h"
 
 #include <grpc/grpc.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ class GatedClock final : public Clock {
 // gRPC's side of the call.
 class Transport final : public grpc::ServerCallbackUnary {
  public:
-  explicit Transport(ControlCall& call) : call_(call) { BindReactor(&call); }
+  explicit Transport(UnaryControlCall& call) : call_(call) { BindReactor(&call); }
 
   void Finish(grpc::Status status) override {
     MutexLock lock(mutex_);
@@ -56,7 +56,7 @@ class Transport final : public grpc::ServerCallbackUnary {
   grpc::internal::ServerReactor* reactor() override { return &call_; }
   void CallOnDone() override {}
 
-  ControlCall& call_;
+  UnaryControlCall& call_;
   Mutex mutex_;
   CondVar finished_;
   std::optional<grpc::Status> status_ ABSL_GUARDED_BY(mutex_);
@@ -92,18 +92,17 @@ class ControlCallTest : public ::testing::Test {
 TEST_F(ControlCallTest, ABodyWhoseClientLeavesAsItsTurnComesIsNotBegun) {
   grpc::CallbackServerContext context;
   std::atomic<bool> ran{false};
-  ControlCall& call = *NewCall<ControlCall>(environment_, context, Method::kLoadModel);
+  UnaryControlCall& call = *NewCall<UnaryControlCall>(environment_, context, Method::kLoadModel);
   Transport transport(call);
   grpc::Status status;
   {
-    TaskThread thread("test", 1);
     call.Start(
         1,
-        [&ran](std::shared_ptr<const Model>&) {
+        [&ran] {
           ran = true;
           return absl::OkStatus();
         },
-        &thread);
+        ControlPlace::kLoads);
     // The thread has taken it and is about to look whether anybody still waits.
     gate_.WaitForStalled(1);
     call.OnCancel();
@@ -122,13 +121,11 @@ TEST_F(ControlCallTest, ABodyWhoseClientLeavesAsItsTurnComesIsNotBegun) {
 TEST_F(ControlCallTest, ABodyThatIsWantedRuns) {
   grpc::CallbackServerContext context;
   gate_.Open();
-  ControlCall& call = *NewCall<ControlCall>(environment_, context, Method::kLoadModel);
+  UnaryControlCall& call = *NewCall<UnaryControlCall>(environment_, context, Method::kLoadModel);
   Transport transport(call);
   {
-    TaskThread thread("test", 1);
     call.Start(
-        1, [](std::shared_ptr<const Model>&) { return absl::NotFoundError("from the body"); },
-        &thread);
+        1, [] { return absl::NotFoundError("from the body"); }, ControlPlace::kLoads);
     EXPECT_EQ(transport.Wait().error_message(), "from the body");
   }
   call.OnDone();
@@ -136,15 +133,15 @@ TEST_F(ControlCallTest, ABodyThatIsWantedRuns) {
 
 TEST_F(ControlCallTest, MoreListsThanMayWaitAreRefused) {
   grpc::CallbackServerContext context;
-  ASSERT_NE(environment_.lists.Submit([this] { gate_.Pass(); }), 0u);
+  ASSERT_NE(environment_.control.lists.Submit([this] { gate_.Pass(); }), 0u);
   gate_.WaitForStalled(1);
   for (std::size_t i = 0; i < kMaxWaitingLists; ++i) {
-    ASSERT_NE(environment_.lists.Submit([] {}), 0u);
+    ASSERT_NE(environment_.control.lists.Submit([] {}), 0u);
   }
-  ControlCall& call = *NewCall<ControlCall>(environment_, context, Method::kListModels);
+  UnaryControlCall& call = *NewCall<UnaryControlCall>(environment_, context, Method::kListModels);
   Transport transport(call);
   call.Start(
-      1, [](std::shared_ptr<const Model>&) { return absl::OkStatus(); }, &environment_.lists);
+      1, [] { return absl::OkStatus(); }, ControlPlace::kLists);
   const grpc::Status status = transport.Wait();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(status.error_message(), "lists: too many calls that list wait, retry later");

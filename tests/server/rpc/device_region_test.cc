@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/rpc/infer_regions.h"
+#include "server/infer/infer_regions.h"
 #include "tests/server/rpc/device_region_fixture.h"
 
 namespace normd {

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "server/rpc/inflate.h"
+#include "server/accept/inflate.h"
 #include "tests/fuzz/expect.h"
-#include "wire/grpc_slices.h"
 
 namespace normd::testing {
 namespace {
@@ -48,12 +48,20 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     parts.emplace_back(reinterpret_cast<const std::byte*>(part.data()), part.size());
   }
   std::int64_t taken = 0;
-  const auto take = [&](std::int64_t bytes) {
-    taken += bytes;
-    return absl::OkStatus();
+  // In memory of just that size, so that a sanitizer sees a byte behind it.
+  struct Part {
+    std::unique_ptr<std::byte[]> memory;
+    std::size_t bytes;
   };
-  std::vector<grpc::Slice> slices;
-  const absl::Status status = Inflate(encoding, parts, {max_bytes, take}, slices);
+  std::vector<Part> rooms;
+  const auto room = [&](std::int64_t bytes) -> absl::StatusOr<MutableBytes> {
+    taken += bytes;
+    const auto count = static_cast<std::size_t>(bytes);
+    rooms.push_back({std::make_unique<std::byte[]>(count), count});
+    return MutableBytes(rooms.back().memory.get(), count);
+  };
+  const auto inflated = Inflate(encoding, parts, {max_bytes, room, "grpc-encoding"});
+  const absl::Status status = inflated.status();
   Expect(taken <= max_bytes + 1, "no more is allocated than a message may have");
   std::string want;
   const bool whole = InflatesAtOnce(wire, encoding == Encoding::kGzip ? 31 : 15,
@@ -64,9 +72,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   std::string got;
-  for (const grpc::Slice& slice : slices) {
-    got.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  for (const Part& part : rooms) {
+    got.append(reinterpret_cast<const char*>(part.memory.get()), part.bytes);
   }
+  Expect(static_cast<std::size_t>(*inflated) <= got.size(), "it lies in the memory given");
+  got.resize(static_cast<std::size_t>(*inflated));
   Expect(got == want, "what is inflated is what zlib makes of it");
   return 0;
 }

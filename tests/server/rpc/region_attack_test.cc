@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/rpc/infer_regions.h"
+#include "server/infer/infer_regions.h"
 #include "tests/server/rpc/region_fixture.h"
 #include "tests/support/temp_repository.h"
 

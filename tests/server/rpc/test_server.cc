@@ -130,6 +130,10 @@ TestServer::TestServer(TestServerOptions options)
       access_(MakeAccess(options.access, accept_.callers, *metrics_)),
       authorizer_({options.admin, access_.get(), options.audit}, clock_),
       environment_{options.calls, accept_},
+      rest_environment_{accept_, environment_.control,
+                        InferMethods(
+                            accept_, [this] { return readiness_.ready(); }, options.info.version),
+                        options.calls.retry_after},
       service_(environment_, readiness_, options.info),
       infer_service_(environment_, readiness_, options.info) {
   accept_.authorizer = &authorizer_;
@@ -148,6 +152,10 @@ TestServer::TestServer(TestServerOptions options)
   server.tls = options.tls;
   server.admin_listen = options.admin_listen;
   server_ = ValueOrDie(Server::Start(server, services, environment_, readiness_));
+  if (options.rest.has_value()) {
+    options.rest->listen = "127.0.0.1:0";
+    rest_ = ValueOrDie(RestServer::Start(*options.rest, rest_environment_));
+  }
   executor_.Start([this](const absl::Status&) { RetireService(readiness_, admission_, queue_); });
   readiness_.Start();
   stub_ = v1::NormService::NewStub(NewChannel());
@@ -155,6 +163,7 @@ TestServer::TestServer(TestServerOptions options)
 
 TestServer::~TestServer() {
   gate_.Open();
+  rest_.reset();
   server_->Shutdown(Duration(0));
   queue_.Close();
   executor_.Join();

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "server/identity/access.h"
 #include "server/metrics/metrics.h"
 #include "server/model/registry.h"
+#include "server/rest/rest_server.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/graceful_stop.h"
 #include "server/rpc/infer_service.h"
@@ -54,7 +56,8 @@ struct TestServerOptions {
   std::function<void()> on_change = [] {};
   WithoutModels without_models = WithoutModels::kNotReady;
   std::string listen = "127.0.0.1:0";
-  const CertificateStore* tls = nullptr;  // Null: no TLS. Outlives the server.
+  const CertificateStore* tls = nullptr;           // Null: no TLS. Outlives the server.
+  std::optional<RestOptions> rest = std::nullopt;  // Serves HTTP too, on a free port.
   ConnectionOptions connections;
   // With TLS, those of stub().
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
@@ -86,14 +89,20 @@ class TestServer {
       const std::shared_ptr<grpc::ChannelCredentials>& credentials) const;
   std::shared_ptr<grpc::Channel> NewAdminChannel() const;  // To the admin listener.
   int port() const { return server_->port(); }
+  int http_port() const { return rest_->port(); }
   Access& access() { return *access_; }
   const Authorizer& authorizer() const { return authorizer_; }
   const std::string& repository() const { return repository_; }
   Gate& gate() { return gate_; }
   GracefulStop::Parts stop_parts() {
-    return {readiness_, admission_, queue_, accept_.active, *server_};
+    GracefulStop::Parts parts{readiness_, admission_, queue_, accept_.active, *server_};
+    if (rest_ != nullptr) {
+      parts.on_drain = [this] { rest_->Drain(); };
+      parts.on_close = [this](Duration grace) { rest_->Close(grace); };
+    }
+    return parts;
   }
-  TaskThread& lists() { return environment_.lists; }
+  TaskThread& lists() { return environment_.control.lists; }
   const ModelRegistry& registry() const { return registry_; }
   const BatchQueue& queue() const { return queue_; }
   // Waits until the server has nothing more to do for any call.
@@ -122,6 +131,8 @@ class TestServer {
   const std::unique_ptr<Access> access_;
   const Authorizer authorizer_;
   CallEnvironment environment_;
+  RestEnvironment rest_environment_;
+  std::unique_ptr<RestServer> rest_;
   NormService service_;
   InferService infer_service_;
   std::unique_ptr<Server> server_;

@@ -1,14 +1,14 @@
 // The Open Inference Protocol's calls for registering shared memory.
 
-#ifndef NORMD_SERVER_RPC_INFER_REGIONS_H_
-#define NORMD_SERVER_RPC_INFER_REGIONS_H_
+#ifndef NORMD_SERVER_INFER_INFER_REGIONS_H_
+#define NORMD_SERVER_INFER_INFER_REGIONS_H_
 
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "grpcpp/server_context.h"
 #include "inference/grpc_service.pb.h"
 #include "server/regions/region_registry.h"
 
@@ -44,10 +44,11 @@ absl::Status AddRegions(RegionRegistry* registry, absl::string_view owner, absl:
 absl::Status AddRegions(RegionRegistry* registry, absl::string_view owner, absl::string_view name,
                         inference::CudaSharedMemoryStatusResponse& response);
 
-// The call's metadata `normd-in-use`: "finish", which is the default, "refuse" or "wait".
-// InvalidArgument for anything else.
-absl::StatusOr<Unregistering> UnregisteringOf(const grpc::CallbackServerContext& context);
+// The call's metadata kInUse: "finish", which is the default, "refuse" or "wait". InvalidArgument
+// for anything else.
+inline constexpr absl::string_view kInUse = "normd-in-use";
+absl::StatusOr<Unregistering> UnregisteringOf(std::optional<absl::string_view> in_use);
 
 }  // namespace normd
 
-#endif  // NORMD_SERVER_RPC_INFER_REGIONS_H_
+#endif  // NORMD_SERVER_INFER_INFER_REGIONS_H_

@@ -1,7 +1,7 @@
 // The Open Inference Protocol's descriptions of models, from the registry's state.
 
-#ifndef NORMD_SERVER_RPC_INFER_MODELS_H_
-#define NORMD_SERVER_RPC_INFER_MODELS_H_
+#ifndef NORMD_SERVER_INFER_INFER_MODELS_H_
+#define NORMD_SERVER_INFER_INFER_MODELS_H_
 
 #include <cstdint>
 
@@ -31,4 +31,4 @@ void AddIndex(const ModelRegistry& registry, bool only_ready,
 
 }  // namespace normd
 
-#endif  // NORMD_SERVER_RPC_INFER_MODELS_H_
+#endif  // NORMD_SERVER_INFER_INFER_MODELS_H_

@@ -1,4 +1,4 @@
-#include "server/rpc/infer_models.h"
+#include "server/infer/infer_models.h"
 
 #include <algorithm>
 #include <string>

@@ -1,4 +1,4 @@
-#include "server/rpc/infer_regions.h"
+#include "server/infer/infer_regions.h"
 
 #include <cstdint>
 #include <limits>
@@ -33,8 +33,8 @@ absl::StatusOr<RegionFacts> FindOne(const RegionRegistry& registry, const Wanted
   auto facts = registry.FactsOf(wanted.owner, wanted.name);
   if (!facts.ok() || facts->kind == wanted.kind) return facts;
   if (facts->kind == RegionKind::kDescriptor) return NoRegion(wanted.name);
-  constexpr std::size_t kMaxShown = 64;  // Bytes of the name.
-  return absl::NotFoundError(absl::StrCat("region \"", Printable(wanted.name, kMaxShown),
+  constexpr std::size_t kMaxNameShown = 64;  // Bytes of the name.
+  return absl::NotFoundError(absl::StrCat("region \"", Printable(wanted.name, kMaxNameShown),
                                           wanted.kind == RegionKind::kDevice
                                               ? "\" is not one of a device's memory"
                                               : "\" was not registered by a file's name"));
@@ -126,15 +126,12 @@ absl::Status AddRegions(RegionRegistry* registry, absl::string_view owner, absl:
   });
 }
 
-absl::StatusOr<Unregistering> UnregisteringOf(const grpc::CallbackServerContext& context) {
-  const auto found = context.client_metadata().find("normd-in-use");
-  if (found == context.client_metadata().end()) return Unregistering::kFinish;
-  const absl::string_view text(found->second.data(), found->second.size());
-  if (text == "finish") return Unregistering::kFinish;
-  if (text == "refuse") return Unregistering::kRefuse;
-  if (text == "wait") return Unregistering::kWait;
+absl::StatusOr<Unregistering> UnregisteringOf(std::optional<absl::string_view> in_use) {
+  if (!in_use.has_value() || *in_use == "finish") return Unregistering::kFinish;
+  if (*in_use == "refuse") return Unregistering::kRefuse;
+  if (*in_use == "wait") return Unregistering::kWait;
   return absl::InvalidArgumentError(
-      absl::StrCat("normd-in-use: \"", Printable(text, 32), "\", wanted finish, refuse or wait"));
+      absl::StrCat(kInUse, ": \"", Printable(*in_use, 32), "\", wanted finish, refuse or wait"));
 }
 
 }  // namespace normd

@@ -1,0 +1,129 @@
+// The methods of the Open Inference Protocol that compute nothing, for any transport.
+
+#ifndef NORMD_SERVER_INFER_INFER_METHODS_H_
+#define NORMD_SERVER_INFER_INFER_METHODS_H_
+
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "inference/grpc_service.pb.h"
+#include "server/accept/control_call.h"
+#include "server/accept/environment.h"
+#include "server/regions/region.h"
+
+namespace normd {
+
+// The bodies of their calls. docs/open_inference_protocol.md says what each does. Thread-safe.
+class InferMethods {
+ public:
+  // `environment` outlives it. `ready` says whether the server is; thread-safe.
+  InferMethods(AcceptEnvironment& environment, std::function<bool()> ready, std::string version)
+      : environment_(environment), ready_(std::move(ready)), version_(std::move(version)) {}
+
+  absl::Status ServerLive(const inference::ServerLiveRequest& wanted,
+                          inference::ServerLiveResponse& answer, ControlCall& call) const;
+  absl::Status ServerReady(const inference::ServerReadyRequest& wanted,
+                           inference::ServerReadyResponse& answer, ControlCall& call) const;
+  absl::Status ModelReady(const inference::ModelReadyRequest& wanted,
+                          inference::ModelReadyResponse& answer, ControlCall& call) const;
+  absl::Status ServerMetadata(const inference::ServerMetadataRequest& wanted,
+                              inference::ServerMetadataResponse& answer, ControlCall& call) const;
+  absl::Status ModelMetadata(const inference::ModelMetadataRequest& wanted,
+                             inference::ModelMetadataResponse& answer, ControlCall& call) const;
+  absl::Status ModelConfig(const inference::ModelConfigRequest& wanted,
+                           inference::ModelConfigResponse& answer, ControlCall& call) const;
+  absl::Status ModelStatistics(const inference::ModelStatisticsRequest& wanted,
+                               inference::ModelStatisticsResponse& answer, ControlCall& call) const;
+  absl::Status RepositoryIndex(const inference::RepositoryIndexRequest& wanted,
+                               inference::RepositoryIndexResponse& answer, ControlCall& call) const;
+  absl::Status Load(const inference::RepositoryModelLoadRequest& wanted,
+                    inference::RepositoryModelLoadResponse& answer, ControlCall& call) const;
+  absl::Status Unload(const inference::RepositoryModelUnloadRequest& wanted,
+                      inference::RepositoryModelUnloadResponse& answer, ControlCall& call) const;
+  absl::Status SystemStatus(const inference::SystemSharedMemoryStatusRequest& wanted,
+                            inference::SystemSharedMemoryStatusResponse& answer,
+                            ControlCall& call) const;
+  absl::Status SystemRegister(const inference::SystemSharedMemoryRegisterRequest& wanted,
+                              inference::SystemSharedMemoryRegisterResponse& answer,
+                              ControlCall& call) const;
+  absl::Status SystemUnregister(const inference::SystemSharedMemoryUnregisterRequest& wanted,
+                                inference::SystemSharedMemoryUnregisterResponse& answer,
+                                ControlCall& call) const;
+  absl::Status CudaStatus(const inference::CudaSharedMemoryStatusRequest& wanted,
+                          inference::CudaSharedMemoryStatusResponse& answer,
+                          ControlCall& call) const;
+  absl::Status CudaRegister(const inference::CudaSharedMemoryRegisterRequest& wanted,
+                            inference::CudaSharedMemoryRegisterResponse& answer,
+                            ControlCall& call) const;
+  absl::Status CudaUnregister(const inference::CudaSharedMemoryUnregisterRequest& wanted,
+                              inference::CudaSharedMemoryUnregisterResponse& answer,
+                              ControlCall& call) const;
+  absl::Status TraceSetting(const inference::TraceSettingRequest& wanted,
+                            inference::TraceSettingResponse& answer, ControlCall& call) const;
+  absl::Status LogSettings(const inference::LogSettingsRequest& wanted,
+                           inference::LogSettingsResponse& answer, ControlCall& call) const;
+
+  // For a front end that keeps its index.
+  static absl::Status CheckIndex(const inference::RepositoryIndexRequest& wanted);
+
+ private:
+  absl::Status Unregister(const std::string& name, RegionKind kind, ControlCall& call) const;
+
+  AcceptEnvironment& environment_;
+  const std::function<bool()> ready_;
+  const std::string version_;
+};
+
+// A method's name in rights and metrics, its body, and where that runs.
+template <typename Request, typename Response>
+struct InferMethod {
+  Method method;
+  absl::Status (InferMethods::*body)(const Request&, Response&, ControlCall&) const;
+  ControlPlace place;
+};
+
+namespace infer {
+
+inline constexpr InferMethod kServerLive{Method::kServerLive, &InferMethods::ServerLive,
+                                         ControlPlace::kHere};
+inline constexpr InferMethod kServerReady{Method::kServerReady, &InferMethods::ServerReady,
+                                          ControlPlace::kHere};
+inline constexpr InferMethod kModelReady{Method::kModelReady, &InferMethods::ModelReady,
+                                         ControlPlace::kHere};
+inline constexpr InferMethod kServerMetadata{Method::kServerMetadata, &InferMethods::ServerMetadata,
+                                             ControlPlace::kHere};
+inline constexpr InferMethod kModelMetadata{Method::kModelMetadata, &InferMethods::ModelMetadata,
+                                            ControlPlace::kHere};
+inline constexpr InferMethod kModelConfig{Method::kModelConfig, &InferMethods::ModelConfig,
+                                          ControlPlace::kHere};
+inline constexpr InferMethod kModelStatistics{Method::kModelStatistics,
+                                              &InferMethods::ModelStatistics, ControlPlace::kLists};
+inline constexpr InferMethod kRepositoryIndex{Method::kRepositoryIndex,
+                                              &InferMethods::RepositoryIndex, ControlPlace::kLists};
+inline constexpr InferMethod kRepositoryModelLoad{Method::kRepositoryModelLoad, &InferMethods::Load,
+                                                  ControlPlace::kLoads};
+inline constexpr InferMethod kRepositoryModelUnload{Method::kRepositoryModelUnload,
+                                                    &InferMethods::Unload, ControlPlace::kLoads};
+inline constexpr InferMethod kSystemSharedMemoryStatus{
+    Method::kSharedMemoryStatus, &InferMethods::SystemStatus, ControlPlace::kLists};
+inline constexpr InferMethod kSystemSharedMemoryRegister{
+    Method::kSharedMemoryRegister, &InferMethods::SystemRegister, ControlPlace::kHere};
+inline constexpr InferMethod kSystemSharedMemoryUnregister{
+    Method::kSharedMemoryUnregister, &InferMethods::SystemUnregister, ControlPlace::kHere};
+inline constexpr InferMethod kCudaSharedMemoryStatus{
+    Method::kCudaSharedMemory, &InferMethods::CudaStatus, ControlPlace::kLists};
+inline constexpr InferMethod kCudaSharedMemoryRegister{
+    Method::kCudaSharedMemory, &InferMethods::CudaRegister, ControlPlace::kHere};
+inline constexpr InferMethod kCudaSharedMemoryUnregister{
+    Method::kCudaSharedMemory, &InferMethods::CudaUnregister, ControlPlace::kHere};
+inline constexpr InferMethod kTraceSetting{Method::kTraceSetting, &InferMethods::TraceSetting,
+                                           ControlPlace::kHere};
+inline constexpr InferMethod kLogSettings{Method::kLogSettings, &InferMethods::LogSettings,
+                                          ControlPlace::kHere};
+
+}  // namespace infer
+}  // namespace normd
+
+#endif  // NORMD_SERVER_INFER_INFER_METHODS_H_

@@ -1,0 +1,59 @@
+// One connection of the HTTP front end.
+
+#ifndef NORMD_SERVER_REST_REST_CONNECTION_H_
+#define NORMD_SERVER_REST_REST_CONNECTION_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/descriptor.h"
+#include "boost/asio/io_context.hpp"
+#include "server/callers/caller.h"
+#include "server/metrics/metrics.h"
+#include "server/rest/rest_environment.h"
+#include "server/rest/rest_options.h"
+
+namespace normd {
+
+// What all connections use; outlives them.
+struct RestParts {
+  const RestOptions& options;
+  RestEnvironment& environment;
+  ConnectionMetrics& metrics;
+  // Set for good when the server drains: responses end their connections. Relaxed: a connection
+  // that sees it late is closed with the others.
+  std::atomic<bool> draining{false};
+};
+
+// Takes requests one after another; a further one is read when the response is with the kernel.
+// Used on the thread of its context.
+class RestConnection {
+ public:
+  virtual ~RestConnection() = default;
+
+  virtual void Start() = 0;
+  // Ends the connection if its time is over.
+  virtual void Check(TimePoint now) = 0;
+  // Refuses what has not come whole; the next response is the last one.
+  virtual void Drain() = 0;
+  // Ends it if it waits for a request.
+  virtual void CloseIdle() = 0;
+  // Ends it at once, with its call.
+  virtual void Drop() = 0;
+
+  // Called with the last reference.
+  std::function<void()> on_end;
+};
+
+// Not started. With TLS where the options have it.
+std::shared_ptr<RestConnection> MakeRestConnection(boost::asio::io_context& context,
+                                                   Descriptor socket,
+                                                   std::shared_ptr<Caller> caller,
+                                                   RestParts& parts);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_REST_REST_CONNECTION_H_

@@ -1,0 +1,51 @@
+// The response to a request over HTTP.
+
+#ifndef NORMD_SERVER_REST_REST_REPLY_H_
+#define NORMD_SERVER_REST_REST_REPLY_H_
+
+#include <cstddef>
+#include <string>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "base/buffer.h"
+#include "base/clock.h"
+#include "kernels/types.h"
+#include "operations/operation.h"
+#include "server/rest/rest_head.h"
+
+namespace normd {
+
+struct RestReply {
+  int status = 200;
+  std::string text;                                   // JSON, or empty.
+  absl::InlinedVector<Buffer, kInlinedOutputs> data;  // Binary outputs behind it.
+  std::string headers;                                // More lines, each with its end.
+
+  std::size_t body_bytes() const;
+};
+
+// The status of HTTP for a code; 499 for a client that is gone.
+int HttpStatusOf(absl::StatusCode code);
+
+// A response that says the error, as the client gets it. `retry_after` is the usual hint.
+RestReply ErrorReply(const absl::Status& status, Duration retry_after);
+RestReply RefusalReply(const RestRefusal& refusal);
+
+// Compresses a text that is worth it, if `accept_encoding` says that the client can read it.
+void CompressReply(absl::string_view accept_encoding, RestReply& reply);
+
+struct ReplyOptions {
+  bool keep_alive = true;
+  bool http_1_0 = false;
+  absl::string_view request_id;
+  absl::string_view traceparent;
+  absl::string_view allow_origin;  // What the browser's request may come from; empty: none.
+};
+// The response's first lines, up to the empty one.
+std::string HeadOf(const RestReply& reply, const ReplyOptions& options);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_REST_REST_REPLY_H_
