@@ -49,7 +49,8 @@ class Normd:
         self.address = f"127.0.0.1:{self.port}"
         self.process = subprocess.Popen(OPTIONS.under.split() + [
             os.path.join(OPTIONS.bin, "normd"), f"--listen={self.address}",
-            f"--metrics_listen=127.0.0.1:{self.metrics_port}", "--shared_memory_cuda",
+            f"--metrics_listen=127.0.0.1:{self.metrics_port}", "--http_listen=",
+            "--shared_memory_cuda",
             "--shared_memory=named",
             f"--model_repository={OPTIONS.models}", "--max_identity_shared_bytes=70000000000",
             "--max_shared_bytes=70000000000", "--max_shared_regions=4096",

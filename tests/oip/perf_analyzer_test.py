@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyPI's perf_analyzer, unmodified, against a real normd.
+"""PyPI's perf_analyzer, unmodified, against a real normd, over gRPC and over HTTP.
 
 By concurrency, by request rate, over streams, with a percentile, of several inputs and of a type that
 is not FP32: it must measure, without a failed request, and read the server's statistics. Makes a
@@ -38,13 +38,13 @@ MODES = {
 }
 
 
-def measure(program, address, arguments, folder):
+def measure(program, protocol, address, arguments, folder):
     """The lines of its report, one a load."""
     report = pathlib.Path(folder) / "report.csv"
     report.unlink(missing_ok=True)
     # Machines that tests share are never stable: the second of two short windows counts.
     done = subprocess.run(
-        [program, "-u", address, "-i", "grpc", *arguments, "-f", report,
+        [program, "-u", address, "-i", protocol, *arguments, "-f", report,
          "--measurement-interval", "500", "--stability-percentage", "999", "--max-trials", "3"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=3 * LIMIT_S,
         check=False)
@@ -87,10 +87,13 @@ def main():
     server = Server(options.normd, options.models, "--shared_memory=named")
     try:
         with tempfile.TemporaryDirectory() as folder:
-            for name, (arguments, loads) in MODES.items():
-                lines = measure(os.fspath(program), server.address, arguments, folder)
-                check(name, lines, loads, "--streaming" in arguments)
-                print(f"passed: {name}")
+            for protocol, address in (("grpc", server.address), ("http", server.http)):
+                for name, (arguments, loads) in MODES.items():
+                    if protocol == "http" and "--streaming" in arguments:
+                        continue  # Triton's HTTP has no streams either.
+                    lines = measure(os.fspath(program), protocol, address, arguments, folder)
+                    check(f"{protocol}: {name}", lines, loads, "--streaming" in arguments)
+                    print(f"passed: {protocol}: {name}")
     finally:
         code = server.stop()
     if code != 0:

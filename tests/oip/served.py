@@ -35,11 +35,11 @@ class Server:
     def __init__(self, normd, models, *flags):
         self.process = subprocess.Popen(
             [normd, f"--model_repository={models}", "--device=cpu", "--listen=127.0.0.1:0",
-             "--metrics_listen=127.0.0.1:0", "--lame_duck=0s", *flags],
+             "--http_listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--lame_duck=0s", *flags],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for line in self.process.stdout:
-            if match := re.search(r"serving: grpc=(\S+) metrics=(\S+)", line):
-                self.address, self.metrics = match.groups()
+            if match := re.search(r"serving: grpc=(\S+) metrics=(\S+) http=(\S+)", line):
+                self.address, self.metrics, self.http = match.groups()
                 return
         sys.exit("normd does not serve")
 
