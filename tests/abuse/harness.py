@@ -121,7 +121,7 @@ class Normd:
         self.log_path = pathlib.Path(self.folder.name) / "normd.log"
         command = [str(context.binaries / "normd"), f"--model_repository={models or context.models}",
                    "--device=cpu", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
-                   "--lame_duck=0s", *(context.tls.server_flags if context.tls else []), *flags]
+                   "--http_listen=127.0.0.1:0", "--lame_duck=0s", *(context.tls.server_flags if context.tls else []), *flags]
 
         def limit():
             for name, value in (limits or {}).items():
@@ -131,16 +131,16 @@ class Normd:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL,
                                             stderr=log if stderr is None else stderr,
                                             preexec_fn=limit if limits else None)
-        self.grpc = self.metrics_address = None
+        self.grpc = self.metrics_address = self.http = None
         if stderr is None and wait:
             wait_until(self.find_addresses, 60, "the server starts")
 
     def find_addresses(self):
         """False before it serves."""
         require(self.process.poll() is None, f"normd ended: {self.log()}")
-        match = re.search(r"serving: grpc=(\S+) metrics=(\S+)", self.log())
+        match = re.search(r"serving: grpc=(\S+) metrics=(\S+) http=(\S+)", self.log())
         if match:
-            self.grpc, self.metrics_address = match.groups()
+            self.grpc, self.metrics_address, self.http = match.groups()
         return match is not None
 
     def __enter__(self):
@@ -162,6 +162,12 @@ class Normd:
         host, port = self.grpc.rsplit(":", 1)
         address = (host, int(port))
         return TlsAddress(address, self.context.tls.context) if self.context.tls else address
+
+    @property
+    def http_address(self):
+        """(host, port) of HTTP."""
+        host, port = self.http.rsplit(":", 1)
+        return host, int(port)
 
     def log(self):
         return self.log_path.read_text(errors="replace")
@@ -191,51 +197,54 @@ class Normd:
                 total += float(match.group(3))
         return total
 
-    def probe(self, seconds=1.0, model="instance_norm_64", shape="1x64x2x2"):
-        """A fresh client on a connection of its own: 1 KiB requests, one at a time. Returns
-        {"ok": calls, "errors": calls, "p99_ms": latency}."""
+    def probe(self, seconds=1.0, model="instance_norm_64", shape="1x64x2x2", protocol="normd"):
+        """A fresh client on a connection of its own: 1 KiB requests, one at a time, in normload's
+        `protocol`. Returns {"ok": calls, "errors": calls, "p99_ms": latency}."""
         report = pathlib.Path(self.folder.name) / "probe.json"
         subprocess.run(
             [str(self.context.binaries / "normload"), f"--server={self.grpc}", f"--model={model}",
              f"--shape={shape}", "--concurrency=1", "--connections=1", f"--duration={seconds}s",
              "--warmup=100ms", "--max_error_share=1", f"--json={report}",
+             f"--protocol={protocol}", f"--http={self.http}",
              *(self.context.tls.client_flags if self.context.tls else [])],
             check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
         result = json.loads(report.read_text())["result"]
         return {"ok": result["requests"] - result["errors"], "errors": result["errors"],
                 "p99_ms": result["service_time"]["p99_us"] / 1e3}
 
-    def require_serving(self, when="afterwards"):
+    def require_serving(self, when="afterwards", protocol="normd"):
         """A fresh client is answered, and not refused once. On a busy machine its first call may
         take longer than a short probe."""
-        result = self.probe(seconds=0.3)
+        result = self.probe(seconds=0.3, protocol=protocol)
         if result["ok"] == 0 and result["errors"] == 0:
-            result = self.probe(seconds=5)
+            result = self.probe(seconds=5, protocol=protocol)
         require(result["ok"] > 0 and result["errors"] == 0, f"a fresh client {when}: {result}")
 
-    def _serves_a_fresh_client(self):
-        result = self.probe(seconds=0.3)
+    def _serves_a_fresh_client(self, protocol):
+        result = self.probe(seconds=0.3, protocol=protocol)
         require(result["errors"] == 0, f"a fresh client afterwards: {result}")
         return result["ok"] > 0
 
     @contextlib.contextmanager
-    def unharmed(self, settle=SETTLE_SECONDS, memory_slack_mib=MEMORY_SLACK_MIB):
+    def unharmed(self, settle=SETTLE_SECONDS, memory_slack_mib=MEMORY_SLACK_MIB, protocol="normd"):
         """The server is afterwards what it was before: see the module's text. The latency counts in
         the long form only: other programs share the machine that runs the short one."""
-        self.probe(seconds=0.3)  # So that pools and caches are filled before the first reading.
-        before = self.probe(seconds=0.3 if self.context.short else 1.2)
+        # So that pools and caches are filled before the first reading.
+        self.probe(seconds=0.3, protocol=protocol)
+        before = self.probe(seconds=0.3 if self.context.short else 1.2, protocol=protocol)
         memory, descriptors = self.rss_mib(), self.descriptors()
         peak = PeakMemory(self)
         yield
         require(self.process.poll() is None, f"normd ended: {self.log()[-2000:]}")
         # What an abuse has left in sockets may take a moment.
-        wait_until(self._serves_a_fresh_client, 15, "a fresh client is served afterwards")
+        wait_until(lambda: self._serves_a_fresh_client(protocol), 15,
+                   "a fresh client is served afterwards")
         wait_until(lambda: self.metric("normd_inflight_bytes") == 0, settle, "budgets are free")
         wait_until(lambda: self.descriptors() <= descriptors + 2, settle,
                    f"descriptors are back at {descriptors}")
         took = wait_until(lambda: self.rss_mib() <= memory + memory_slack_mib, settle,
                           f"memory is back at {memory:.0f} MiB + {memory_slack_mib}")
-        after = self.probe(seconds=0.3 if self.context.short else 1.2)
+        after = self.probe(seconds=0.3 if self.context.short else 1.2, protocol=protocol)
         self.context.note(f"p99 {before['p99_ms']:.2f} -> {after['p99_ms']:.2f} ms, memory "
                           f"{memory:.0f} -> {self.rss_mib():.0f} MiB after {took:.0f} s, "
                           f"peak {peak.mib():.0f}")

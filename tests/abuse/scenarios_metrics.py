@@ -197,7 +197,8 @@ class DeafServer:
         self.metrics_port = free_port()
         command = [str(context.binaries / "normd"), f"--model_repository={context.models}",
                    "--device=cpu", f"--listen=127.0.0.1:{self.address[1]}",
-                   f"--metrics_listen=127.0.0.1:{self.metrics_port}", "--lame_duck=0s", *flags]
+                   f"--metrics_listen=127.0.0.1:{self.metrics_port}", "--http_listen=", "--lame_duck=0s",
+                   *flags]
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stderr=stderr,
             preexec_fn=(lambda: os.close(2)) if stderr is None else None)
