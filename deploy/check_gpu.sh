@@ -219,7 +219,7 @@ start_server() {
     return 1
   fi
   "$@" "$bin/normd" --model_repository="$models" --device="$device" --listen=127.0.0.1:28001 \
-    --metrics_listen=127.0.0.1:28002 --lame_duck=1s "${flags[@]}" >"$out/normd.log" 2>&1 &
+    --metrics_listen=127.0.0.1:28002 --http_listen= --lame_duck=1s "${flags[@]}" >"$out/normd.log" 2>&1 &
   normd_pid=$!
   for ((i = 0; i < 150; i++)); do
     if "$bin/normctl" health --server=127.0.0.1:28001 >/dev/null 2>&1; then return; fi

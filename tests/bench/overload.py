@@ -35,7 +35,8 @@ def start(options, rest, folder):
     log = open(folder / "normd.log", "w+")
     server = subprocess.Popen(
         [f"{options.bin}/normd", f"--model_repository={options.models}", "--device=cpu",
-         "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--lame_duck=0s", *rest],
+         "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
+         "--http_listen=", "--lame_duck=0s", *rest],
         stderr=log)
     while server.poll() is None:
         address = re.search(r"serving: grpc=(\S+) metrics=(\S+)", (folder / "normd.log").read_text())

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """normd beside Triton with its Python backend and PyTorch: float32 InstanceNorm of 64 channels, measured
-by perf_analyzer, in turns. Throughput, p50 and p99 are perf_analyzer's medians over the rounds; processor
-time is of all processes of the server, for one request that it answered.
+by perf_analyzer over gRPC or HTTP, in turns. Throughput, p50 and p99 are perf_analyzer's medians over the
+rounds; processor time is of all processes of the server, for one request that it answered.
 
     pip install nvidia-pytriton torch perf-analyzer      # the folders and the program below are theirs
     python3 tests/bench/triton.py --normd=build/release/bin/normd \\
@@ -53,17 +53,19 @@ class TritonPythonModel:
                 for part in y.split([len(x) for x in xs])]
 """
 # The requests that a server has answered, of its metrics.
-ANSWERED = {"normd": r'normd_requests_total\{model="%s",[^}]*method="ModelInfer",code="OK"\} (\S+)',
+ANSWERED = {"normd": r'normd_requests_total\{model="%s",[^}]*method="(?:Model)?Infer",code="OK"\} (\S+)',
             "triton": r'nv_inference_request_success\{model="%s",[^}]*\} (\S+)'}
 START_LIMIT_S = 120
 STOP_LIMIT_S = 60
 
 
 class Server:
-    """A server and the processes that it starts. `shape`: what perf_analyzer says for one sample."""
+    """A server and the processes that it starts. `port`: that of gRPC, and before those of the metrics
+    and of HTTP. `shape`: what perf_analyzer says for one sample."""
 
-    def __init__(self, name, command, grpc, metrics, folder, shape, environment=None):
-        self.name, self.grpc, self.metrics, self.shape = name, grpc, metrics, shape
+    def __init__(self, name, command, port, folder, shape, environment=None):
+        self.name, self.metrics, self.shape = name, port + 1, shape
+        self.ports = {"grpc": port, "http": port + 2}
         self.log = open(folder / f"{name}.log", "w", encoding="utf-8")
         self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT,
                                         env={**os.environ, **(environment or {})})
@@ -110,12 +112,13 @@ class Server:
 def start_normd(options, folder):
     port = options.port
     return Server("normd", [options.normd, f"--model_repository={options.models}", "--device=cpu",
-                            f"--listen=127.0.0.1:{port}", f"--metrics_listen=127.0.0.1:{port + 1}"],
-                  port, port + 1, folder, lambda size: f"x:1,64,{size},{size}")
+                            f"--listen=127.0.0.1:{port}", f"--metrics_listen=127.0.0.1:{port + 1}",
+                            f"--http_listen=127.0.0.1:{port + 2}"],
+                  port, folder, lambda size: f"x:1,64,{size},{size}")
 
 
 def start_triton(options, folder):
-    port = options.port + 2
+    port = options.port + 3
     stub = f"python_backend_stubs/{options.python}/triton_python_backend_stub"
     shutil.copytree(options.tritonserver / "backends/python", folder / "backends/python")
     shutil.copy(options.tritonserver / stub, folder / "backends/python")
@@ -131,9 +134,10 @@ def start_triton(options, folder):
                              f"--model-repository={folder / 'models'}",
                              f"--backend-directory={folder / 'backends'}",
                              f"--grpc-port={port}", f"--metrics-port={port + 1}",
-                             "--allow-http=false", "--allow-gpu-metrics=false",
-                             "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1"],
-                  port, port + 1, folder, lambda size: f"x:64,{size},{size}",
+                             f"--http-port={port + 2}", "--http-address=127.0.0.1",
+                             "--allow-gpu-metrics=false", "--grpc-address=127.0.0.1",
+                             "--metrics-address=127.0.0.1"],
+                  port, folder, lambda size: f"x:64,{size},{size}",
                   {"LD_LIBRARY_PATH": str(libraries)})
 
 
@@ -141,9 +145,9 @@ def measure(options, server, size, requests):
     """perf_analyzer's throughput, p50 and p99 in microseconds, and the server's per request."""
     before, cpu = server.answered(), server.cpu_seconds()
     done = subprocess.run(
-        [*shlex.split(options.perf_analyzer), "-u", f"127.0.0.1:{server.grpc}", "-i", "grpc",
-         "-m", MODEL, "--shape", server.shape(size), "--concurrency-range", str(options.concurrency),
-         "--request-count", str(requests)],
+        [*shlex.split(options.perf_analyzer), "-u", f"127.0.0.1:{server.ports[options.protocol]}",
+         "-i", options.protocol, "-m", MODEL, "--shape", server.shape(size),
+         "--concurrency-range", str(options.concurrency), "--request-count", str(requests)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(done.stdout)
@@ -168,9 +172,10 @@ def main():
     parser.add_argument("--python", default=f"{sys.version_info.major}.{sys.version_info.minor}",
                         help="version of the stub and of SITE's Python")
     parser.add_argument("--perf_analyzer", default="perf_analyzer", help="the command")
-    parser.add_argument("--port", type=int, default=18201, help="the first of four")
+    parser.add_argument("--port", type=int, default=18201, help="the first of six")
     parser.add_argument("--instances", type=int, default=1, help="processes of Triton's model")
     parser.add_argument("--threads", type=int, default=1, help="PyTorch's, of each process")
+    parser.add_argument("--protocol", choices=["grpc", "http"], default="grpc")
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--sizes", default="2,16,64", help="of [1, 64, SIZE, SIZE]")
     # No time windows: perf_analyzer keeps every response that came in one, a mebibyte each.

@@ -27,7 +27,8 @@ def server(options, folder, *flags):
     with log.open("w") as file:
         process = subprocess.Popen(
             [f"{options.bin}/normd", f"--model_repository={options.models}", "--device=cpu",
-             "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--lame_duck=0s", *flags],
+             "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
+             "--http_listen=", "--lame_duck=0s", *flags],
             stderr=file)
     try:
         while process.poll() is None:

@@ -22,7 +22,8 @@ class Replica:
         self.target = f"{machine.address}:{PORT}"
         self._command = machine.command(
             programs / program, f"--model_repository={repository}", "--insecure",
-            f"--listen={self.target}", f"--metrics_listen={machine.address}:8002", "--device=cpu",
+            f"--listen={self.target}", f"--metrics_listen={machine.address}:8002",
+            "--http_listen=", "--device=cpu",
             "--cpu_threads=1", "--lame_duck=2s", "--drain_timeout=10s", "--admin=on", *flags)
         self._programs = programs
         self._process = None

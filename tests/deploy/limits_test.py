@@ -43,7 +43,7 @@ def start(normd, limit):
                "resource.setrlimit(resource.RLIMIT_DATA, (size, size)); "
                "os.execv(sys.argv[2], sys.argv[2:])", str(limit), normd]
     with Process(*command, f"--model_repository={DEPLOY}/models", "--device=cpu",
-                 "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
+                 "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--http_listen=",
                  "--lame_duck=0s") as server:
         server.wait_for("serving:")
         status = pathlib.Path(f"/proc/{server.pid}/status").read_text(encoding="utf-8")

@@ -26,6 +26,7 @@ def start(normd, repository):
     """A server on a free port, and its address."""
     server = subprocess.Popen([normd, f"--model_repository={repository}", "--device=cpu",
                                "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
+                               "--http_listen=",
                                "--lame_duck=0s"],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     lines = []

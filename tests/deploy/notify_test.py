@@ -24,7 +24,8 @@ options = None
 def normd(address, *flags):
     os.environ["NOTIFY_SOCKET"] = address
     return Process(options.bin / "normd", f"--model_repository={MODELS}", "--device=cpu",
-                   "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--lame_duck=0s", *flags)
+                   "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
+                   "--http_listen=", "--lame_duck=0s", *flags)
 
 
 def port_of(process):

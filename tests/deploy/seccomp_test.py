@@ -76,6 +76,7 @@ class Normd(Process):
     def __init__(self, *flags, models=MODELS):
         super().__init__(*GUARD, str(options.bin / "normd"), f"--model_repository={models}",
                          "--device=cpu", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
+                         "--http_listen=",
                          *flags)
         match = self.wait_for(r"serving: grpc=(\S+) metrics=(\S+)")
         self.server, self.metrics = match.groups()

@@ -49,7 +49,7 @@ class Server(Process):
     def __init__(self, repository, *flags, before=()):
         super().__init__(*before, str(options.bin / "normd"), f"--model_repository={repository}",
                          "--model_poll_interval=100ms", "--device=cpu", "--listen=127.0.0.1:0",
-                         "--metrics_listen=127.0.0.1:0", "--lame_duck=0s", *flags)
+                         "--metrics_listen=127.0.0.1:0", "--http_listen=", "--lame_duck=0s", *flags)
         found = self.wait_for(r"serving: grpc=(\S+:\d+).* metrics=(\S+:\d+)", LIMIT_S)
         self.address, self.metrics = found.group(1), found.group(2)
 
@@ -208,7 +208,8 @@ class VolumesTest(unittest.TestCase):
         self.assertTrue(server.ready(1))
         started = subprocess.run(
             [options.bin / "normd", f"--model_repository={self.repository},{other}",
-             "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--device=cpu"],
+             "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
+             "--http_listen=", "--device=cpu"],
             capture_output=True, text=True, check=False, timeout=LIMIT_S)
         self.assertEqual(started.returncode, 1, started.stderr)
         self.assertIn(f"cannot start: {told}", started.stderr)

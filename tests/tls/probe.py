@@ -80,6 +80,7 @@ class Normd:
         self.process = subprocess.Popen(
             [options.bin / "normd", f"--model_repository={options.source}/deploy/models",
              "--device=cpu", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
+             "--http_listen=",
              "--lame_duck=0s", *flags],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, user=user)
         self.lines = []

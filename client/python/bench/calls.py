@@ -51,7 +51,7 @@ Call = Callable[[], object]
 
 def start(folder: Path, sockets: str, *flags_of_device: str) -> tuple[subprocess.Popen[str], str]:
     """A normd on a free port, by default on the CPU, and its address."""
-    flags = ["--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"]
+    flags = ["--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--http_listen="]
     flags += flags_of_device or ["--device=cpu"]
     flags += ["--shared_memory=fd", f"--shared_memory_listen=unix://{sockets}/regions"]
     server = subprocess.Popen(

@@ -53,6 +53,7 @@ class Server:
                 "--device=cpu",
                 "--listen=127.0.0.1:0",
                 "--metrics_listen=127.0.0.1:0",
+                "--http_listen=",
                 "--lame_duck=0s",
                 *flags,
             ],

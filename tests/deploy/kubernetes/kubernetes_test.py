@@ -36,6 +36,7 @@ SOURCE = pathlib.Path(__file__).resolve().parents[3]
 DEPLOY = SOURCE / "deploy"
 ADAPTER = DEPLOY / "kubernetes/overlays/hpa/adapter_rule.yaml"
 OPTIONS = None
+SERVING = r"serving: grpc=\S+:(\d+) metrics=\S+:(\d+) http=\S+:(\d+)"
 
 
 def render(folder):
@@ -190,10 +191,10 @@ class Addresses(unittest.TestCase):
         points = [json.loads(line) for line in re.findall(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)]
         self.assertEqual(len(points), 2)
         for point in points:
-            with Process(OPTIONS.normd, *(argument.replace(":8001", ":0").replace(":8002", ":0")
+            with Process(OPTIONS.normd, *(re.sub(r":800[012]$", ":0", argument)
                                           for argument in point[1:]),
                          f"--model_repository={DEPLOY / 'models'}", "--lame_duck=0s") as normd:
-                ports = normd.wait_for(r"serving: grpc=\S+:(\d+) metrics=\S+:(\d+)").groups()
+                ports = normd.wait_for(SERVING).groups()
                 for host in ("127.0.0.1", "::1"):
                     for port in ports:
                         with socket.create_connection((host, port), timeout=10):
@@ -293,9 +294,11 @@ class Server:
 
     def __init__(self, objects, certificates=None):
         self.container = pod_of(objects)[1]["containers"][0]
-        given = ["--listen=[::]:8001", "--metrics_listen=[::]:8002", "--insecure",
+        given = ["--http_listen=[::]:8000", "--listen=[::]:8001", "--metrics_listen=[::]:8002",
+                 "--insecure",
                  *policy.arguments(self.container, objects), "--listen=127.0.0.1:0",
                  f"--model_repository={DEPLOY / 'models'}", "--metrics_listen=127.0.0.1:0",
+                 "--http_listen=127.0.0.1:0",
                  "--device=cpu", "--lame_duck=100ms"]
         if certificates:
             given = [part.replace("/tls/tls.", f"{certificates}/server.") for part in given]
@@ -305,11 +308,11 @@ class Server:
     def __enter__(self):
         self.process.__enter__()
         try:
-            found = self.process.wait_for(r"serving: grpc=\S+:(\d+) metrics=\S+:(\d+)")
+            found = self.process.wait_for(SERVING)
         except BaseException:
             self.process.__exit__()
             raise
-        self.ports = {8001: int(found[1]), 8002: int(found[2])}
+        self.ports = {8001: int(found[1]), 8002: int(found[2]), 8000: int(found[3])}
         return self
 
     def __exit__(self, *_):

@@ -6,9 +6,9 @@ namespace normd::testing {
 namespace {
 
 std::vector<std::string> CommandLine(const std::vector<std::string>& flags) {
-  std::vector<std::string> args = {NORMD_BINARY, "--model_repository=" NORMD_DEMO_MODELS,
+  std::vector<std::string> args = {NORMD_BINARY,           "--model_repository=" NORMD_DEMO_MODELS,
                                    "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
-                                   "--device=cpu"};
+                                   "--http_listen=",       "--device=cpu"};
   args.insert(args.end(), flags.begin(), flags.end());
   return args;
 }

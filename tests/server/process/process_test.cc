@@ -329,7 +329,7 @@ TEST(ProcessTest, TellsThatTheSystemGivesNoThread) {
   if (geteuid() == 0) command = {"setpriv", "--reuid=54321", "--clear-groups"};
   for (const char* argument :
        {"prlimit", "--nproc=1", NORMD_BINARY, "--model_repository=" NORMD_DEMO_MODELS,
-        "--device=cpu", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"}) {
+        "--device=cpu", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--http_listen="}) {
     command.push_back(argument);
   }
   ChildProcess normd(command);
@@ -429,8 +429,8 @@ TEST_F(ProcessModelsTest, OpensItsLogFileAgainOnSighup) {
   Add("rms_norm_4096");
   const std::string path = root_ + "/.log";
   ChildProcess normd({NORMD_BINARY, "--model_repository=" + root_, "--device=cpu",
-                      "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--lame_duck=0s",
-                      "--log_file=" + path, "--log_format=json"});
+                      "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--http_listen=",
+                      "--lame_duck=0s", "--log_file=" + path, "--log_format=json"});
   WaitForText(path, "\"message\":\"serving: ");
   std::filesystem::rename(path, path + ".1");
   normd.Signal(SIGHUP);
