@@ -2,8 +2,8 @@
 #
 #   docker build -t normd .                            CPU
 #   docker build --target cuda -t normd:cuda .         CPU and NVIDIA GPUs, driver R580 or newer
-#   docker run -p 8001:8001 -p 8002:8002 normd         serves the demo models
-#   docker run --gpus all -p 8001:8001 -p 8002:8002 normd:cuda
+#   docker run -p 8000-8002:8000-8002 normd            serves the demo models
+#   docker run --gpus all -p 8000-8002:8000-8002 normd:cuda
 #
 # -v $PWD/models:/models serves one's own models. The process is not root and writes nothing, so
 # --read-only --cap-drop=ALL --security-opt=no-new-privileges --security-opt=seccomp=deploy/seccomp.json
@@ -41,7 +41,7 @@ ARG VERSION
 ARG REVISION=unknown
 ARG SOURCE=unknown
 LABEL org.opencontainers.image.title="normd" \
-      org.opencontainers.image.description="gRPC service that normalizes tensors, on NVIDIA GPUs" \
+      org.opencontainers.image.description="gRPC and HTTP service that normalizes tensors, on NVIDIA GPUs" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.source="${SOURCE}" \
       org.opencontainers.image.version="${VERSION}" \
@@ -52,13 +52,13 @@ RUN /usr/share/normd/prepare_image.sh
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     NVIDIA_REQUIRE_CUDA="cuda>=13.0"
 USER 10001:10001
-EXPOSE 8001 8002
+EXPOSE 8000 8001 8002
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s CMD ["normctl", "health"]
 # The last of repeated flags counts, so docker run's arguments override these.
 # --insecure: without it, and without --tls_cert and --tls_key, normd listens on loopback alone.
-ENTRYPOINT ["normd", "--model_repository=/models", "--listen=[::]:8001", \
-            "--metrics_listen=[::]:8002", "--insecure"]
+ENTRYPOINT ["normd", "--model_repository=/models", "--http_listen=[::]:8000", \
+            "--listen=[::]:8001", "--metrics_listen=[::]:8002", "--insecure"]
 
 # The last target is the one that is built by default. It holds the programs, the libraries that they load
 # and nothing else: no shell, no package manager.
@@ -67,7 +67,7 @@ ARG VERSION
 ARG REVISION=unknown
 ARG SOURCE=unknown
 LABEL org.opencontainers.image.title="normd" \
-      org.opencontainers.image.description="gRPC service that normalizes tensors" \
+      org.opencontainers.image.description="gRPC and HTTP service that normalizes tensors" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.source="${SOURCE}" \
       org.opencontainers.image.version="${VERSION}" \
@@ -75,8 +75,8 @@ LABEL org.opencontainers.image.title="normd" \
 COPY --from=builder /out /
 ENV PATH=/usr/local/bin
 USER 10001:10001
-EXPOSE 8001 8002
+EXPOSE 8000 8001 8002
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s CMD ["normctl", "health"]
-ENTRYPOINT ["normd", "--model_repository=/models", "--listen=[::]:8001", \
-            "--metrics_listen=[::]:8002", "--insecure"]
+ENTRYPOINT ["normd", "--model_repository=/models", "--http_listen=[::]:8000", \
+            "--listen=[::]:8001", "--metrics_listen=[::]:8002", "--insecure"]

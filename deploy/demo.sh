@@ -7,17 +7,19 @@
 #   --keep              leaves the server running, and says how to stop it
 #   --port=N            gRPC port (8001)
 #   --metrics_port=N    metrics port (8002)
+#   --http_port=N       HTTP port (8000)
 #   --device=D          auto, cpu or cuda (auto: a GPU if the machine has one and a CUDA compiler)
 #   --no-setup          installs nothing
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-port=8001 metrics_port=8002 device=auto keep='' setup=yes
+port=8001 metrics_port=8002 http_port=8000 device=auto keep='' setup=yes
 for argument in "$@"; do
   case $argument in
     --keep) keep=yes ;;
     --port=*) port=${argument#*=} ;;
     --metrics_port=*) metrics_port=${argument#*=} ;;
+    --http_port=*) http_port=${argument#*=} ;;
     --device=*) device=${argument#*=} ;;
     --no-setup) setup='' ;;
     -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit ;;
@@ -57,9 +59,9 @@ trap 'exit 143' TERM
 
 section 'Set-up'
 if [[ -n $setup ]]; then run ./deploy/setup.sh; else say 'left out (--no-setup)'; fi
-for p in "$port" "$metrics_port"; do
+for p in "$port" "$metrics_port" "$http_port"; do
   if (exec 3<>"/dev/tcp/127.0.0.1/$p") 2>/dev/null; then
-    die "port $p is in use; choose others with --port=N and --metrics_port=N"
+    die "port $p is in use; choose others with --port=N, --metrics_port=N and --http_port=N"
   fi
 done
 
@@ -77,9 +79,11 @@ built_after=$SECONDS
 section 'Start the server'
 mkdir -p "$work"
 say "\$ $bin/normd --model_repository=deploy/models --listen=$server \\"
-say "    --metrics_listen=127.0.0.1:$metrics_port --device=$device >$work/normd.log 2>&1 &"
+say "    --metrics_listen=127.0.0.1:$metrics_port --http_listen=127.0.0.1:$http_port \\"
+say "    --device=$device >$work/normd.log 2>&1 &"
 "$bin/normd" --model_repository=deploy/models --listen="$server" \
-  --metrics_listen="127.0.0.1:$metrics_port" --device="$device" >"$work/normd.log" 2>&1 &
+  --metrics_listen="127.0.0.1:$metrics_port" --http_listen="127.0.0.1:$http_port" \
+  --device="$device" >"$work/normd.log" 2>&1 &
 normd_pid=$!
 for ((i = 0; ; i++)); do
   if "$bin/normctl" health --server="$server" >/dev/null 2>&1; then break; fi
@@ -122,7 +126,8 @@ curl -sS --fail "http://127.0.0.1:$metrics_port/metrics" >"$work/metrics.txt"
 
 if [[ -n $keep ]]; then
   section 'The server keeps running'
-  say "gRPC on $server, metrics on http://127.0.0.1:$metrics_port/metrics, log in $work/normd.log."
+  say "HTTP on 127.0.0.1:$http_port, gRPC on $server,"
+  say "metrics on http://127.0.0.1:$metrics_port/metrics, log in $work/normd.log."
   say "Stop it with: kill $normd_pid"
   disown "$normd_pid"
   normd_pid=''

@@ -6,7 +6,8 @@ itself counts as inference.
 
 # Values of the label `method`. One of STREAMS lasts as long as its client takes, so it has no
 # latency objective. A request of ModelStreamInfer counts for itself and ends with its response.
-METHODS = ["Normalize", "NormalizeStream", "ModelInfer", "ModelStreamInfer"]
+# Infer is HTTP's.
+METHODS = ["Normalize", "NormalizeStream", "ModelInfer", "ModelStreamInfer", "Infer"]
 STREAMS = ["NormalizeStream"]
 
 # The codes that are a fault of the service. What the client did wrong is none.
