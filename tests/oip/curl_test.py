@@ -142,7 +142,7 @@ def refusals(curl):
                                                              body=request(VALUES))),
             ("a path that is none", 404, "", curl("/v2/nothing")),
             ("another method", 405, "", curl(INFER)),
-            ("an unknown encoding", 415, "", curl(INFER, "-H", "Content-Encoding: br", body=good)),
+            ("an unknown encoding", 501, "br", curl(INFER, "-H", "Content-Encoding: br", body=good)),
             ("gzip that is none", 400, "", curl(INFER, "-H", "Content-Encoding: gzip", body=good))):
         expect(answer.status == status, f"{name}: {answer.status} {answer.body[:300]}, wanted {status}")
         message = answer.json()
