@@ -12,23 +12,7 @@
 namespace normd::load {
 namespace {
 
-// Sets the verdict, and the message for a wrong response; the response has the expectation's
-// version.
-void Verify(const Item& item, const Expectation& expectation,
-            absl::Span<const client::ReceivedTensor> received, Outcome& outcome) {
-  const absl::StatusOr<client::Comparison> comparison =
-      client::CompareOutputs(received, expectation.outputs);
-  if (comparison.ok() && comparison->ok()) {
-    outcome.verdict = Verdict::kRight;
-    return;
-  }
-  outcome.verdict = Verdict::kWrong;
-  outcome.message =
-      absl::StrCat(item.entry.ToString(), ": ",
-                   comparison.ok() ? client::Describe(*comparison) : comparison.status().message());
-}
-
-// The same for outputs that were copied out of a response.
+// As Verify, for outputs that were copied out of a response.
 void VerifyCopies(const Item& item, const Expectation& expectation,
                   absl::Span<const client::TensorSpec> specs,
                   const absl::StatusOr<std::vector<client::Tensor>>& outputs, Outcome& outcome) {

@@ -12,16 +12,10 @@
 #include "client/caller.h"
 #include "client/load/backlog.h"
 #include "client/load/sender.h"
+#include "client/normload/expectation.h"
 #include "client/normload/shared_slots.h"
-#include "client/verify/reference_model.h"
 
 namespace normd::load {
-
-// The expected responses of one item.
-struct Expectation {
-  std::int64_t version = 0;  // Responses of another version are not checked.
-  std::vector<client::ReferenceOutput> outputs;
-};
 
 struct GrpcSenderOptions {
   client::Protocol protocol = client::Protocol::kNormd;

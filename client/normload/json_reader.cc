@@ -66,7 +66,7 @@ ProgramOptions ReadOptions(const Json& json) {
   ProgramOptions o;
   o.server = json.at("server").get<std::string>();
   o.protocol_text = json.value("protocol", o.protocol_text);
-  if (o.protocol_text == "oip") o.protocol = client::Protocol::kOpenInference;
+  if (o.protocol_text != "normd") o.protocol = client::Protocol::kOpenInference;
   o.plane = PlaneOf(json.value("plane", ""));
   o.connections = json.at("connections").get<int>();
   o.max_sending = json.value("max_sending", o.max_sending);

@@ -16,12 +16,18 @@ void AddServerFlags(ProgramOptions& o, FlagSet& flags) {
             "or a name with "
             "several addresses as dns:///HOST:PORT.");
   o.balance.AddTo(flags);
-  flags.Add("protocol", &o.protocol_text, "NAME",
-            "normd: Normalize and NormalizeStream; oip: ModelInfer of the Open Inference Protocol, "
-            "whose responses tell neither stages nor batches.",
-            BeOneOf({"normd", "oip"}));
+  flags.Add(
+      "protocol", &o.protocol_text, "NAME",
+      "normd: Normalize and NormalizeStream; oip: ModelInfer of the Open Inference Protocol, "
+      "whose responses tell neither stages nor batches; http: the same over HTTP, with binary "
+      "tensors, to --http.",
+      BeOneOf({"normd", "oip", "http"}));
+  flags.Add("http", &o.http, "HOST:PORT",
+            "With --protocol=http: where requests go. --server is asked for models and shapes.");
   flags.Add("connections", &o.connections, "N",
-            "Connections; 0 is one for each caller, at most 16.", From(0, 10000));
+            "Connections; 0 is one for each caller, at most 16. A connection of HTTP has one call "
+            "at a time: 0 is then one for each caller, and 64 in an open loop.",
+            From(0, 10000));
   o.plane_flags.AddTo(flags);
   o.connection.AddTo(flags);
 }

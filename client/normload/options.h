@@ -31,6 +31,7 @@ struct ReportFiles {
 struct ProgramOptions {
   std::string server = "127.0.0.1:8001";
   std::string protocol_text = "normd";
+  std::string http = "127.0.0.1:8000";  // With --protocol=http.
   client::ConnectionFlags connection;
   BalanceFlags balance;
   PlaneFlags plane_flags;
@@ -42,7 +43,7 @@ struct ProgramOptions {
   std::string profile_text;
   std::string arrivals_file;
   int max_inflight = 16384;
-  int connections = 0;  // 0: one for each caller, at most 16; 16 in an open loop.
+  int connections = 0;  // 0: as --help says.
 
   // What to send.
   std::string model;
@@ -97,6 +98,7 @@ struct ProgramOptions {
   std::optional<Sweep> sweep;
   // Whether reports list each entry of the mix: if there are several, or a stream.
   bool tells_of_entries() const { return mix.size() > 1 || (!mix.empty() && mix[0].streamed()); }
+  bool over_http() const { return protocol_text == "http"; }
   bool open_loop() const {
     return profile.has_value() || !trace.empty() || find_max || (sweep && sweep->over_rate);
   }

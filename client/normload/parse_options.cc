@@ -47,14 +47,64 @@ absl::StatusOr<std::vector<MixEntry>> MixOf(const ProgramOptions& o) {
 
 absl::Status SetProtocol(ProgramOptions& o) {
   if (o.protocol_text == "normd") return absl::OkStatus();
+  const auto wrong = [&](absl::string_view wanted) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--protocol: ", o.protocol_text, ", wanted ", wanted));
+  };
   for (const MixEntry& entry : o.mix) {
     if (!entry.streamed()) continue;
-    return absl::InvalidArgumentError(absl::StrCat("--protocol: oip, wanted normd for ",
-                                                   entry.ToString(),
-                                                   ": only normd's protocol has streams"));
+    return wrong(
+        absl::StrCat("normd for ", entry.ToString(), ": only normd's protocol has streams"));
   }
   o.protocol = client::Protocol::kOpenInference;
+  if (!o.over_http()) return absl::OkStatus();
+  client::ClientOptions connection;
+  o.connection.Set(connection);
+  if (connection.tls) return wrong("normd or oip with TLS, which normload has over gRPC alone");
+  if (absl::StatusOr<client::HttpUrl> url = client::ParseHttpUrl(o.http);
+      !url.ok() || url->tls || url->path != "/") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--http: \"", o.http, "\", wanted HOST:PORT, such as 127.0.0.1:8000"));
+  }
+  if (!o.connection.token_file.empty() && !client::IsLocalTarget(o.http)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--http: ", o.http,
+                     ", wanted a server on this machine: --token_file is not sent in the clear"));
+  }
   return absl::OkStatus();
+}
+
+PlannedCalls CallsOf(const ProgramOptions& o) {
+  PlannedCalls calls{o.server, o.fleet.has_value(), "", o.cancel_share, o.max_sending};
+  for (const MixEntry& entry : o.mix) {
+    if (entry.streamed()) calls.stream = entry.ToString();
+  }
+  return calls;
+}
+
+// The calls' plane; HTTP has messages over TCP alone.
+absl::Status SetPlane(ProgramOptions& o) {
+  const absl::StatusOr<Plane> plane = o.plane_flags.Make(CallsOf(o));
+  if (!plane.ok()) return plane.status();
+  o.plane = *plane;
+  if (!o.over_http()) return absl::OkStatus();
+  if (o.fleet) {
+    return absl::InvalidArgumentError("--protocol: http, wanted normd or oip for several servers");
+  }
+  if (o.plane == Plane::kGrpc || o.plane == Plane::kUnixSocket) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--protocol: http, wanted normd or oip with --plane=", Name(o.plane)));
+}
+
+void SetConnections(ProgramOptions& o) {
+  if (o.connections != 0) return;
+  constexpr int kDefault = 16;
+  constexpr int kDefaultOverHttp = 64;  // Each has one call at a time.
+  if (o.over_http()) {
+    o.connections = o.open_loop() ? kDefaultOverHttp : o.concurrency;
+  } else {
+    o.connections = o.open_loop() ? kDefault : std::min(o.concurrency, kDefault);
+  }
 }
 
 absl::Status ReadTrace(ProgramOptions& o) {
@@ -138,14 +188,6 @@ absl::Status SetMetrics(ProgramOptions& o) {
   return absl::OkStatus();
 }
 
-PlannedCalls CallsOf(const ProgramOptions& o) {
-  PlannedCalls calls{o.server, o.fleet.has_value(), "", o.cancel_share, o.max_sending};
-  for (const MixEntry& entry : o.mix) {
-    if (entry.streamed()) calls.stream = entry.ToString();
-  }
-  return calls;
-}
-
 // The time limits if the user gave none.
 void SetDefaultTimes(absl::Duration duration, absl::Duration warmup, ProgramOptions& o) {
   const bool ends_by_itself = o.requests > 0 || !o.profile_text.empty() || !o.arrivals_file.empty();
@@ -199,14 +241,8 @@ absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> argume
   auto fleet = o.balance.Make(o.server);
   if (!fleet.ok()) return fleet.status();
   o.fleet = *std::move(fleet);
-  const absl::StatusOr<Plane> plane = o.plane_flags.Make(CallsOf(o));
-  if (!plane.ok()) return plane.status();
-  o.plane = *plane;
-  constexpr int kDefaultConnections = 16;
-  if (o.connections == 0) {
-    o.connections =
-        o.open_loop() ? kDefaultConnections : std::min(o.concurrency, kDefaultConnections);
-  }
+  if (absl::Status status = SetPlane(o); !status.ok()) return status;
+  SetConnections(o);
   return o;
 }
 

@@ -11,10 +11,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/channel_security.h"
 #include "client/client.h"
 #include "client/load/early_stop.h"
 #include "client/load/load_run.h"
 #include "client/load/rate_search.h"
+#include "client/normload/grpc_sender.h"
+#include "client/normload/http_sender.h"
 #include "client/normload/preflight.h"
 #include "client/normload/progress.h"
 #include "client/normload/units.h"
@@ -62,7 +65,8 @@ absl::StatusOr<Connected> Connect(const ProgramOptions& options) {
   if (options.fleet) return ConnectToFleet(options);
   const client::ClientOptions connection = ConnectionOf(options);
   std::vector<std::unique_ptr<client::Client>> clients;
-  for (int i = 0; i < options.connections; ++i) {
+  const int connections = options.over_http() ? 1 : options.connections;
+  for (int i = 0; i < connections; ++i) {
     auto client = client::Client::Create(options.server, connection);
     if (!client.ok()) return client.status();
     clients.push_back(*std::move(client));
@@ -224,6 +228,33 @@ absl::Status JudgeRun(const LoadResult& result, const ProgramOptions& options) {
       100 * options.max_error_share));
 }
 
+absl::StatusOr<std::unique_ptr<Sender>> MakeSender(const ProgramOptions& options,
+                                                   Preflight preflight, const Workload& workload,
+                                                   Connected& connected, const Clock& clock) {
+  if (!options.over_http()) {
+    GrpcSenderOptions grpc;
+    grpc.protocol = options.protocol;
+    grpc.version = options.version;
+    grpc.timeout = absl::ToChronoNanoseconds(options.timeout);
+    grpc.max_sending = options.max_sending * static_cast<int>(connected.servers);
+    grpc.stream_samples = std::move(preflight.stream_samples);
+    grpc.slots = std::move(preflight.slots);
+    return GrpcSender::Create(std::move(connected.callers), workload,
+                              std::move(preflight.expectations), grpc, clock);
+  }
+  HttpSenderOptions http;
+  http.address = options.http;
+  http.connections = options.connections;
+  http.version = options.version;
+  http.timeout = absl::ToChronoNanoseconds(options.timeout);
+  if (!options.connection.token_file.empty()) {
+    absl::StatusOr<std::string> token = client::ReadToken(options.connection.token_file);
+    if (!token.ok()) return token.status();
+    http.token = *std::move(token);
+  }
+  return HttpSender::Create(workload, std::move(preflight.expectations), http, clock);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Open(const ProgramOptions& options) {
@@ -248,17 +279,8 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const ProgramOptions& opt
       RunPreflight(client, *session->workload_, session->options_);
   if (!preflight.ok()) return WithHint(preflight.status());
   session->server_ = std::move(preflight->server);
-
-  GrpcSenderOptions sender_options;
-  sender_options.protocol = options.protocol;
-  sender_options.version = options.version;
-  sender_options.timeout = absl::ToChronoNanoseconds(options.timeout);
-  sender_options.max_sending = options.max_sending * static_cast<int>(connected->servers);
-  sender_options.stream_samples = std::move(preflight->stream_samples);
-  sender_options.slots = std::move(preflight->slots);
-  auto sender =
-      GrpcSender::Create(std::move(connected->callers), *session->workload_,
-                         std::move(preflight->expectations), sender_options, session->pacer_);
+  auto sender = MakeSender(session->options_, *std::move(preflight), *session->workload_,
+                           *connected, session->pacer_);
   if (!sender.ok()) return sender.status();
   session->sender_ = *std::move(sender);
   session->fleets_ = std::move(connected->fleets);

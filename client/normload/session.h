@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "client/load/pacer.h"
+#include "client/load/sender.h"
 #include "client/load/workload.h"
-#include "client/normload/grpc_sender.h"
 #include "client/normload/interrupts.h"
 #include "client/normload/options.h"
 #include "client/normload/report.h"
@@ -55,7 +55,7 @@ class Session {
   std::unique_ptr<Workload> workload_;  // At a fixed address: the sender keeps references.
   v1::GetServerInfoResponse server_;
   SteadyPacer pacer_;
-  std::unique_ptr<GrpcSender> sender_;
+  std::unique_ptr<Sender> sender_;
   std::vector<const client::FleetClient*> fleets_;  // The sender's clients, if they are fleets.
 };
 

@@ -114,7 +114,7 @@ ServerGrowth GrowthBetween(const std::vector<MetricSample>& before,
                      models[LabelOf(sample, "model")].stages[LabelOf(sample, "stage")]);
     } else if (absl::ConsumePrefix(&suffix, "normd_request_duration_seconds")) {
       const std::string method = LabelOf(sample, "method");
-      const bool unary = method == "Normalize" || method == "ModelInfer";
+      const bool unary = method == "Normalize" || method == "ModelInfer" || method == "Infer";
       if (!unary && method != "NormalizeStream") continue;
       ServerGrowth::Model& model = models[LabelOf(sample, "model")];
       AddToHistogram(sample, suffix, unary ? model.request : model.stream);

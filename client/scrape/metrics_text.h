@@ -37,7 +37,7 @@ struct HistogramGrowth {
 struct ServerGrowth {
   struct Model {
     std::string model;
-    HistogramGrowth request;  // Normalize and ModelInfer, from arrival until gRPC has the response.
+    HistogramGrowth request;  // Single requests, over gRPC and HTTP, from arrival to the response.
     HistogramGrowth stream;   // NormalizeStream, likewise.
     std::map<std::string, HistogramGrowth> stages;  // By stage; for streams, of their pieces.
   };

@@ -187,9 +187,36 @@ TEST(OptionsTest, NamesWhatIsWrong) {
   EXPECT_THAT(Error({"--model=m", "--stop_error_share=2"}), HasSubstr("--stop_error_share"));
   EXPECT_THAT(Error({"--model=m", "--slo=fast"}), HasSubstr("--slo: \"fast\""));
   EXPECT_THAT(Error({"--model=m", "--verify"}), HasSubstr("--model_repository"));
-  EXPECT_EQ(Error({"--model=m", "--protocol=http"}), "--protocol: \"http\", wanted normd or oip");
+  EXPECT_EQ(Error({"--model=m", "--protocol=rest"}),
+            "--protocol: \"rest\", wanted normd, oip or http");
   EXPECT_THAT(Error({"--mix=a:1x2,b:1x2:stream", "--protocol=oip"}),
               HasSubstr("--protocol: oip, wanted normd for b:1x2:float32"));
+}
+
+TEST(OptionsTest, HttpHasMessagesOverTcpAloneAndAConnectionForEachCaller) {
+  const auto error = [](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--model=m", "--protocol=http"});
+    return Error(flags);
+  };
+  const auto parsed = [](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--model=m", "--protocol=http"});
+    return *ParseOptions(flags);
+  };
+  EXPECT_EQ(parsed({}).http, "127.0.0.1:8000");
+  EXPECT_EQ(parsed({"--concurrency=40"}).connections, 40);
+  EXPECT_EQ(parsed({"--rate=5"}).connections, 64);
+  EXPECT_EQ(parsed({"--connections=3"}).connections, 3);
+  EXPECT_EQ(error({"--tls"}),
+            "--protocol: http, wanted normd or oip with TLS, which normload has over gRPC alone");
+  EXPECT_THAT(error({"--stream"}), HasSubstr("--protocol: http, wanted normd for m"));
+  EXPECT_EQ(error({"--server=a:1,b:1"}),
+            "--protocol: http, wanted normd or oip for several servers");
+  EXPECT_EQ(error({"--plane=cuda"}), "--protocol: http, wanted normd or oip with --plane=cuda");
+  for (const char* wrong : {"", "https://a", "http://a/b", "a:0"}) {
+    EXPECT_THAT(error({std::string("--http=") + wrong}), HasSubstr("--http: ")) << wrong;
+  }
+  EXPECT_THAT(error({"--http=a.example:80", "--token_file=t"}),
+              HasSubstr("--token_file is not sent in the clear"));
 }
 
 TEST(OptionsTest, ThePlaneIsWhatTheAddressesSayOrTheFlag) {

@@ -1,0 +1,21 @@
+#include "client/normload/expectation.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace normd::load {
+
+void Verify(const Item& item, const Expectation& expectation,
+            absl::Span<const client::ReceivedTensor> received, Outcome& outcome) {
+  const absl::StatusOr<client::Comparison> comparison =
+      client::CompareOutputs(received, expectation.outputs);
+  if (comparison.ok() && comparison->ok()) {
+    outcome.verdict = Verdict::kRight;
+    return;
+  }
+  outcome.verdict = Verdict::kWrong;
+  outcome.message =
+      absl::StrCat(item.entry.ToString(), ": ",
+                   comparison.ok() ? client::Describe(*comparison) : comparison.status().message());
+}
+
+}  // namespace normd::load
