@@ -42,6 +42,7 @@ for _name, _dtype in TYPES.items():
         GOOD[f"{_model} of {_name}"] = (_name != "BF16", (_model, tensor(*_shape, dtype=_dtype)),
                                         {"datatype": _name})
 GOOD |= {
+    "no sample": (True, ("instance_norm_64", tensor(0, 64, 5)), {}),
     "rows of one element": (True, ("instance_norm_64", tensor(1, 64, 1)), {}),
     "a large tensor": (False, ("instance_norm_64", tensor(4, 64, 64, 64)), {}),
     "large and tiny values": (True, ("layer_norm_1024", np.concatenate(
@@ -98,7 +99,6 @@ BAD = {
     "an unknown version": of("instance_norm_64", X, model_version="7"),
     "a version that is no number": of("instance_norm_64", X, model_version="new"),
     "version 0": of("instance_norm_64", X, model_version="0"),
-    "an empty tensor": of("instance_norm_64", tensor(0, 64, 5)),
     "an unknown output": of("instance_norm_64", X, outputs=["q"]),
     "an output twice": of("instance_norm_64", X, outputs=["y", "y"]),
     "an unknown input": of("instance_norm_64", ("z", "FP32", X)),

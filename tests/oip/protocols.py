@@ -29,12 +29,12 @@ def plain(value):
 
 
 def refusal(call):
-    """(code, message) of a call that must fail: gRPC's name, HTTP's number."""
+    """(code, message) of a call that should fail: gRPC's name, HTTP's number; "OK" if it does not."""
     try:
         call()
     except InferenceServerException as error:
         return str(error.status()).removeprefix("StatusCode."), error.message()
-    raise AssertionError("accepted what is wrong")
+    return "OK", "accepted what is wrong"
 
 
 class Protocol:

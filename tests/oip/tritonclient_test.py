@@ -119,7 +119,7 @@ def tests(options):
 
     def errors(protocol):
         client = protocol.client
-        expect_refusal(protocol, "INVALID_ARGUMENT", "no shared memory object",
+        expect_refusal(protocol, "NOT_FOUND", "no shared memory object",
                        lambda: client.register_system_shared_memory("r", "/normd_nothing", 64))
         expect_refusal(protocol, "UNIMPLEMENTED", "--shared_memory_cuda",
                        lambda: client.register_cuda_shared_memory(
@@ -195,7 +195,7 @@ def tests(options):
         for name, make in infer_cases.BAD.items():
             code, message = refusal(lambda: grpc.infer(**make(grpc)))
             status, told = refusal(lambda: http.infer(**make(http)))
-            if (status, told) != (str(STATUSES[code]), message):
+            if code == "OK" or (status, told) != (str(STATUSES.get(code)), message):
                 others.append(f"{name}: {status} {told!r}, over gRPC {code} {message!r}")
         expect(not others, "\n".join(others))
 
