@@ -158,7 +158,8 @@ def describing(curl):
         answer = curl(path)
         expect(answer.status == 200, f"{path}: {answer.status}")
     head = curl("/v2", "--head")
-    expect(head.status == 200 and not head.body, "HEAD has no body")
+    # curl writes the head there.
+    expect(head.status == 200 and head.body.endswith(b"\r\n\r\n"), "HEAD has no body")
     expect(int(head.fields["content-length"]) == len(curl("/v2").body), "HEAD has GET's length")
     index = curl("/v2/repository/index", body={}).json()
     expect({"instance_norm_64"} <= {model["name"] for model in index}, str(index))
@@ -195,7 +196,9 @@ def browsers(normd, models, folder):
                 expect(answer.status in (200, 204, 403, 405), f"{name}: {answer.status}")
             answer = curl(INFER, "-H", f"Origin: {ORIGIN}", body=request(VALUES))
             told = answer.fields.get("access-control-allow-origin")
-            expect(answer.status == 200 and told == (ORIGIN if allowed else None), f"POST: {told}")
+            # A page elsewhere can have nothing computed, whether it may read the answer or not.
+            expect(answer.status == (200 if allowed else 403), f"POST: {answer.status}")
+            expect(told == (ORIGIN if allowed else None), f"POST: {told}")
         finally:
             expect(server.stop() == 0, "exit code")
 

@@ -48,9 +48,9 @@ GOOD |= {
     "large and tiny values": (True, ("layer_norm_1024", np.concatenate(
         [tensor(1, 512, scale=1e30), tensor(1, 512, scale=1e-42)], axis=1)), {}),
     "two inputs": (True, ("fused_linear_512", ("x", "FP32", tensor(3, 512)),
-                          ("y", "FP32", tensor(3, 512))), {}),
+                          ("y", "FP32", tensor(3, 512))), {"outputs": ["out"]}),
     "two inputs in another order": (True, ("fused_linear_512", ("y", "FP32", tensor(3, 512)),
-                                           ("x", "FP32", tensor(3, 512))), {}),
+                                           ("x", "FP32", tensor(3, 512))), {"outputs": ["out"]}),
     "outputs on request": (True, ("layer_norm_1024", tensor(2, 1024)),
                            {"outputs": ["rstd", "y", "mean"]}),
     "an output that is not the default": (True, ("layer_norm_1024", tensor(2, 1024)),

@@ -17,10 +17,10 @@ STATUSES = {"INVALID_ARGUMENT": 400, "OUT_OF_RANGE": 400, "FAILED_PRECONDITION":
 
 
 def plain(value):
-    """Without what is empty, and with numbers for their texts."""
+    """Without what is empty or an enum's first value, and with numbers for their texts."""
     if isinstance(value, dict):
         plains = {key: plain(one) for key, one in value.items()}
-        return {key: one for key, one in plains.items() if one not in (0, "", [], {}, None)}
+        return {key: one for key, one in plains.items() if one not in (0, "", "REJECT", [], {}, None)}
     if isinstance(value, (list, tuple)):
         return [plain(one) for one in value]
     if isinstance(value, str) and value.lstrip("-").isdigit():

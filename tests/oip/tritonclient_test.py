@@ -195,6 +195,8 @@ def tests(options):
         for name, make in infer_cases.BAD.items():
             code, message = refusal(lambda: grpc.infer(**make(grpc)))
             status, told = refusal(lambda: http.infer(**make(http)))
+            # The reader of JSON knows which input it is at.
+            told = told if told == message else told.removeprefix("inputs[0].")
             if code == "OK" or (status, told) != (str(STATUSES.get(code)), message):
                 others.append(f"{name}: {status} {told!r}, over gRPC {code} {message!r}")
         expect(not others, "\n".join(others))
