@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import select
 import socket
 import struct
 
@@ -97,6 +98,12 @@ class Raw:
             return False
         except OSError:
             return True
+
+    def reset(self, within):
+        """Whether the server resets the connection, of which nothing is read."""
+        poll = select.poll()
+        poll.register(self.socket, 0)
+        return bool(poll.poll(within * 1000))
 
     def close(self):
         with contextlib.suppress(OSError):
