@@ -201,13 +201,14 @@ class Normd:
         """A fresh client on a connection of its own: 1 KiB requests, one at a time, in normload's
         `protocol`. Returns {"ok": calls, "errors": calls, "p99_ms": latency}."""
         report = pathlib.Path(self.folder.name) / "probe.json"
-        subprocess.run(
+        done = subprocess.run(
             [str(self.context.binaries / "normload"), f"--server={self.grpc}", f"--model={model}",
              f"--shape={shape}", "--concurrency=1", "--connections=1", f"--duration={seconds}s",
              "--warmup=100ms", "--max_error_share=1", f"--json={report}",
              f"--protocol={protocol}", f"--http={self.http}",
              *(self.context.tls.client_flags if self.context.tls else [])],
-            check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+            check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60)
+        require(done.returncode == 0, f"a fresh client: {done.stderr}")
         result = json.loads(report.read_text())["result"]
         return {"ok": result["requests"] - result["errors"], "errors": result["errors"],
                 "p99_ms": result["service_time"]["p99_us"] / 1e3}

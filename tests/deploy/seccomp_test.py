@@ -76,10 +76,9 @@ class Normd(Process):
     def __init__(self, *flags, models=MODELS):
         super().__init__(*GUARD, str(options.bin / "normd"), f"--model_repository={models}",
                          "--device=cpu", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
-                         "--http_listen=",
-                         *flags)
-        match = self.wait_for(r"serving: grpc=(\S+) metrics=(\S+)")
-        self.server, self.metrics = match.groups()
+                         "--http_listen=127.0.0.1:0", *flags)
+        match = self.wait_for(r"serving: grpc=(\S+) metrics=(\S+) http=(\S+)")
+        self.server, self.metrics, self.http = match.groups()
 
     def __exit__(self, *details):
         super().__exit__(*details)
@@ -112,6 +111,8 @@ class Programs(Folder):
             normd.load(f"--mix={mix}", "--duration=2s", f"--json={self.path}/report.json",
                        f"--html={self.path}/report.html", f"--csv={self.path}/report.csv")
             report = json.loads((self.path / "report.json").read_text(encoding="utf-8"))
+            normd.load("--protocol=http", f"--http={normd.http}", "--model=instance_norm_64",
+                       "--duration=1s")
             self.assertIn(b"normd_requests_total", urllib.request.urlopen(
                 f"http://{normd.metrics}/metrics", timeout=10).read())
         self.assertEqual(len(report["result"]["by_entry"]), mix.count(",") + 1)
