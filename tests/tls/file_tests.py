@@ -30,11 +30,12 @@ class Starts(unittest.TestCase):
 
     def test_one_line_names_every_open_port(self):
         files = Files()
-        far = {flag: f"--{flag}=0.0.0.0:0" for flag in ("listen", "metrics_listen", "admin_listen")}
+        far = {flag: f"--{flag}=0.0.0.0:0"
+               for flag in ("listen", "http_listen", "metrics_listen", "admin_listen")}
         for flags, open_ports in (
                 ([far["listen"]], ["listen"]),
                 ([far["admin_listen"]], ["admin_listen"]),
-                (list(far.values()), ["listen", "admin_listen", "metrics_listen"]),
+                (list(far.values()), ["listen", "http_listen", "admin_listen", "metrics_listen"]),
                 ([*far.values(), *files.flags()], []),
                 ([*far.values(), *files.flags(), "--metrics_tls=false"], ["metrics_listen"])):
             with Normd("--insecure", *flags) as normd:
