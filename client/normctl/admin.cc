@@ -186,7 +186,7 @@ class ModelCommandBase : public Command {
   void AddFlags(FlagSet& flags) override { flags.Add("version", &version_, "N", version_help()); }
 
  protected:
-  virtual const char* version_help() const { return "Version; 0 is the highest."; }
+  virtual const char* version_help() const { return "Version; 0 is the highest that is known."; }
   std::int64_t version() const { return version_; }
 
   static absl::Status Print(const Context& context, const absl::StatusOr<v1::ModelInfo>& model) {
@@ -220,6 +220,11 @@ class LoadCommand final : public ModelCommandBase {
   absl::Status Run(const Context& context) override {
     return Print(context,
                  context.client->LoadModel(context.arguments[0], version(), context.timeout));
+  }
+
+ private:
+  const char* version_help() const override {
+    return "Version; 0 is all that the model's version_policy wants.";
   }
 };
 

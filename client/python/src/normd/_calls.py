@@ -324,13 +324,15 @@ class Calls(Connection):
     async def get_model(
         self: Connection, model: str, *, version: int = 0, timeout: float | None = None
     ) -> ModelInfo:
-        """A model's configuration and state. version 0: the highest."""
+        """A model's configuration and state. version 0: the highest that is known."""
         return await self._ask(_control.get_model(model, version), timeout)
 
     async def load_model(
         self: Connection, model: str, *, version: int = 0, timeout: float | None = None
     ) -> ModelInfo:
-        """Loads or reloads a version from the repository. 0: the highest there. Not retried.
+        """Loads or reloads a version from the repository. Not retried.
+
+        version 0: those that the model's version_policy wants; the result is the highest's.
 
         Raises:
           NotFoundError: the repository has no such version. InvalidArgumentError: a file is wrong.
