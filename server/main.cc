@@ -57,8 +57,8 @@
 #include "server/rest/rest_server.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/graceful_stop.h"
-#include "server/rpc/grpc_log.h"
 #include "server/rpc/infer_service.h"
+#include "server/rpc/library_log.h"
 #include "server/rpc/norm_service.h"
 #include "server/rpc/probes.h"
 #include "server/rpc/readiness.h"
@@ -518,7 +518,7 @@ int main(int argc, char** argv) {
   normd::ServerLog log(
       log_fd, line->config.log_level,
       line->config.log_format == "json" ? normd::LogFormat::kJson : normd::LogFormat::kText);
-  normd::PassOnGrpcLog();
+  normd::PassOnLibraryLogs();
   const auto fitted = normd::FittedToProcess(line->config);
   return fitted.ok() ? normd::Serve(*fitted, log) : normd::StartFailed(fitted.status());
 }

@@ -37,7 +37,7 @@ void AuditLog::Write(const AuditRecord& record) noexcept {
     const std::int64_t left_out = left_out_[event].exchange(0, std::memory_order_relaxed);
     if (left_out > 0) line["left_out_before"] = left_out;
     // Replaces bytes that are not UTF-8; the default would throw.
-    write_line_(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    write_line_(line.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace));
   } catch (const std::exception& error) {
     spdlog::warn("audit log: a line is missing: {}", error.what());
   }

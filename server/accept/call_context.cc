@@ -74,16 +74,16 @@ std::shared_ptr<std::atomic<bool>> CallContext::cancellation() {
 }
 
 absl::Status CallContext::End(const absl::Status& status) {
-  absl::Status told = ForClient(status, ids_.request_id);
-  code_ = told.code();
-  return told;
+  ended_ = ForClient(status, ids_.request_id);
+  return ended_;
 }
 
 Duration CallContext::Record() {
   const Duration duration = environment_.clock.Now() - arrival_;
-  metrics().RecordRequest(method_, code_, duration);
+  metrics().RecordRequest(method_, code(), duration);
   if (environment_.authorizer != nullptr) {
-    environment_.authorizer->Record(Asked(), RightOf(method_), asked_model_, {code_, input_bytes_});
+    environment_.authorizer->Record(Asked(), RightOf(method_), asked_model_,
+                                    {code(), input_bytes_});
   }
   return duration;
 }
@@ -96,7 +96,7 @@ void CallContext::RecordAndLog(const StageTimes& stages, const BatchInfo& batch)
   environment_.request_log->Write(
       reason, {MethodName(method_), ids_,
                model_ != nullptr ? absl::string_view(model_->name()) : absl::string_view(),
-               model_ != nullptr ? model_->version() : 0, code_, duration, stages, batch,
+               model_ != nullptr ? model_->version() : 0, ended_, duration, stages, batch,
                caller_ != nullptr ? absl::string_view(caller_->name) : absl::string_view(), owner(),
                input_bytes_});
 }

@@ -85,8 +85,8 @@ class CallContext {
   // Ends the call with `status`. Returns the status for its client.
   absl::Status End(const absl::Status& status);
   // Sets the code that its client gets instead, after End, if it left or did not take the end.
-  void SetCode(absl::StatusCode code) { code_ = code; }
-  absl::StatusCode code() const { return code_; }
+  void SetCode(absl::StatusCode code) { ended_ = absl::Status(code, ""); }
+  absl::StatusCode code() const { return ended_.code(); }
 
   // Counts the call, with the time since its arrival, and writes its line of the audit log if it is
   // an admin call.
@@ -110,7 +110,7 @@ class CallContext {
   std::shared_ptr<const Model> model_;  // Null: no loaded model.
   std::int64_t input_bytes_ = 0;
   std::atomic<bool> cancelled_{false};
-  absl::StatusCode code_ = absl::StatusCode::kOk;
+  absl::Status ended_;  // As its client was told.
 };
 
 }  // namespace normd

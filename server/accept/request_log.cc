@@ -18,6 +18,7 @@ namespace {
 // In the order of Stage.
 constexpr std::array<const char*, kStageCount> kStageNames = {
     "decode", "queue", "gather", "copy_in", "compute", "copy_out", "encode"};
+constexpr std::size_t kMostErrorBytes = 500;
 
 std::string RandomPrefix() {
   std::random_device random;
@@ -52,7 +53,10 @@ void RequestLog::Write(Reason reason, const RequestRecord& record) noexcept {
     line["method"] = std::string(record.method);
     line["model"] = std::string(record.model);
     line["version"] = record.version;
-    line["code"] = absl::StatusCodeToString(record.code);
+    line["code"] = absl::StatusCodeToString(record.status.code());
+    if (!record.status.message().empty()) {
+      line["error"] = std::string(record.status.message().substr(0, kMostErrorBytes));
+    }
     line["duration_ns"] = record.duration.count();
     nlohmann::ordered_json& stages = line["stages_ns"];
     for (std::size_t i = 0; i < kStageCount; ++i) {
@@ -65,8 +69,9 @@ void RequestLog::Write(Reason reason, const RequestRecord& record) noexcept {
     line["peer"] = std::string(record.peer);
     if (!record.identity.empty()) line["identity"] = std::string(record.identity);
     line["bytes"] = record.bytes;
-    // Replaces bytes that are not UTF-8; the default would throw.
-    write_line_(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    // Printable ASCII, whatever is in it. Replaces bytes that are not UTF-8; the default would
+    // throw.
+    write_line_(line.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace));
   } catch (const std::exception& error) {
     spdlog::warn("request log: a line is missing: {}", error.what());
   }

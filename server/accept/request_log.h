@@ -28,8 +28,8 @@ struct RequestRecord {
   const RequestIds& ids;
   absl::string_view model;  // Empty if the request meant no loaded model.
   std::int64_t version = 0;
-  absl::StatusCode code = absl::StatusCode::kOk;
-  Duration duration{};  // From arrival until gRPC has the response.
+  const absl::Status& status;  // As the client was told.
+  Duration duration{};         // From arrival until gRPC has the response.
   const StageTimes& stages;
   // Its id is 0 for a request that was not computed; for a stream, the last one.
   const BatchInfo& batch;

@@ -39,9 +39,10 @@ class JsonFormatter final : public spdlog::formatter {
                                     absl::UTCTimeZone());
     line["level"] = std::string(level.data(), level.size());
     line["message"] = std::string(message.payload.data(), message.payload.size());
-    // Replaces bytes that are no UTF-8, where the default would throw.
+    // Printable ASCII, whatever is in it. Replaces bytes that are no UTF-8, where the default would
+    // throw.
     const std::string text =
-        line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+        line.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + "\n";
     out.append(text.data(), text.data() + text.size());
   }
   std::unique_ptr<spdlog::formatter> clone() const override {

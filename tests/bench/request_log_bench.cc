@@ -52,7 +52,7 @@ void BM_Write(benchmark::State& state) {
   const BatchInfo batch{7, 3, 3072, "cpu:0"};
   for (auto _ : state) {
     log.Write(RequestLog::Reason::kSample,
-              {"Normalize", ids, "instance_norm_64", 1, absl::StatusCode::kOk,
+              {"Normalize", ids, "instance_norm_64", 1, absl::OkStatus(),
                std::chrono::microseconds(200), stages, batch, "ipv4:127.0.0.1:41858", "", 1024});
   }
 }

@@ -219,6 +219,7 @@ TEST(ObservabilityTest, AStreamHasOneLineWithTheSumsOfItsPieces) {
   EXPECT_EQ(parsed[0]["method"], "NormalizeStream");
   EXPECT_EQ(parsed[0]["model"], "layer_norm_1024");
   EXPECT_EQ(parsed[0]["code"], "OK");
+  EXPECT_FALSE(parsed[0].contains("error"));
   EXPECT_EQ(parsed[0]["bytes"], 9 * 4096);
   EXPECT_EQ(parsed[0]["stages_ns"]["compute"], result.trailer->stages().compute_ns());
   EXPECT_GT(parsed[0]["batch"]["id"], 0);
@@ -239,6 +240,7 @@ TEST(ObservabilityTest, ALineOfARefusedRequestNamesNoModelThatTheClientInvented)
   ASSERT_EQ(parsed.size(), 2u);
   EXPECT_EQ(parsed[0]["reason"], "sample");
   EXPECT_EQ(parsed[0]["code"], "NOT_FOUND");
+  EXPECT_THAT(parsed[0]["error"].get<std::string>(), HasSubstr("no_such_model"));
   EXPECT_EQ(parsed[0]["model"], "");
   EXPECT_FALSE(parsed[0].contains("trace_id"));
   EXPECT_THAT(parsed[0]["request_id"].get<std::string>(), StartsWith("normd-"));
