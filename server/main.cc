@@ -422,7 +422,7 @@ int Serve(const ServerConfig& config, ServerLog& log) {
   const bool on_cpu = lanes.front()->device() == "cpu";
   BatchQueue queue(QueueOf(config, on_cpu), clock);
   queue.StageWith((*backend)->stager());
-  Saturation saturation([&queue] { return queue.TimeWithBacklog(); }, clock);
+  Saturation saturation([&queue] { return queue.TimeWithoutTaker(); }, clock);
   metrics->WatchSaturation([&saturation] { return saturation.Ratio(); });
   Executor executor(std::move(lanes), queue, (*backend)->MakeInlineLanes(),
                     on_cpu ? 0 : config.device_small_lanes);

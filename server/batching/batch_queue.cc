@@ -63,10 +63,7 @@ struct BatchQueue::Impl {
   Wake PlanSpin(TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Compute(InlineRun run);
   Wake Plan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // From `next` on a batch may go; kNever: none may.
-  void CountBacklog(TimePoint next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // That of the present backlog, as far as it counts.
-  Duration PresentBacklog(TimePoint now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  Duration TimeWithoutTaker(TimePoint now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Send(const Wake& wake);
   void WaitForBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Returns when this taker is called or has spun for long enough.
@@ -88,9 +85,9 @@ struct BatchQueue::Impl {
   mutable Mutex mutex;
   WaitingSet waiting ABSL_GUARDED_BY(mutex);
   bool closed ABSL_GUARDED_BY(mutex) = false;
-  TimePoint counted_next ABSL_GUARDED_BY(mutex) = kNever;   // The last that CountBacklog was given.
-  TimePoint backlog_since ABSL_GUARDED_BY(mutex) = kNever;  // May be in the future.
-  Duration backlog_before ABSL_GUARDED_BY(mutex){};         // The sum of those that are over.
+  int waiting_takers ABSL_GUARDED_BY(mutex) = 0;  // Those that are called included.
+  TimePoint without_taker_since ABSL_GUARDED_BY(mutex) = kNever;
+  Duration without_taker_before ABSL_GUARDED_BY(mutex){};  // The sum of what is over.
   int idle_takers ABSL_GUARDED_BY(mutex) = 0;
   bool taker_called ABSL_GUARDED_BY(mutex) = false;
   bool taker_spins ABSL_GUARDED_BY(mutex) = false;
@@ -156,35 +153,11 @@ BatchQueue::Impl::Wake BatchQueue::Impl::Plan() {
   } else if (next != kAtOnce && next != kNever && !has_timer && !taker_called) {
     wake.one_idle = taker_called = idle_takers > 0;
   }
-  CountBacklog(next);
   if (reaper_sleeps && waiting.NextDeadline() < reaper_until) {
     wake.reaper = true;
     reaper_until = waiting.NextDeadline();
   }
   return wake;
-}
-
-void BatchQueue::Impl::CountBacklog(TimePoint next) {
-  if (std::exchange(counted_next, next) == next) return;
-  if (backlog_since == kNever && next != kAtOnce) {
-    backlog_since = next;  // Without a reading of the clock.
-    return;
-  }
-  const TimePoint now = clock.Now();
-  const TimePoint start = next == kAtOnce ? now : next;
-  if (start <= now) {
-    backlog_since = std::min(backlog_since, start);
-  } else {
-    backlog_before += PresentBacklog(now);
-    backlog_since = start;
-  }
-}
-
-Duration BatchQueue::Impl::PresentBacklog(TimePoint now) const {
-  constexpr Duration kLeast = std::chrono::milliseconds(1);
-  if (now <= backlog_since) return Duration(0);
-  const Duration lasts = now - backlog_since;
-  return lasts < kLeast ? Duration(0) : lasts;
 }
 
 // After the lock is released: a thread that wakes finds it free.
@@ -198,6 +171,11 @@ void BatchQueue::Impl::Send(const Wake& wake) {
   if (wake.one_idle) idle.SignalOne();
   if (wake.timer) timer.SignalOne();
   if (wake.reaper) reaper.SignalOne();
+}
+
+Duration BatchQueue::Impl::TimeWithoutTaker(TimePoint now) const {
+  return without_taker_before +
+         (without_taker_since == kNever ? Duration(0) : now - without_taker_since);
 }
 
 void BatchQueue::Impl::WaitForBatch() {
@@ -321,7 +299,13 @@ std::unique_ptr<Batch> BatchQueue::Take() {
         expired = impl_->waiting.RemoveExpired(now);
         batch = impl_->waiting.TakeBatch(now);
         finished = batch == nullptr && impl_->Finished();
+        if (batch != nullptr && impl_->waiting_takers == 0) {
+          impl_->without_taker_since = std::min(impl_->without_taker_since, now);
+        }
         if (batch != nullptr || finished || !expired.empty()) break;
+        impl_->without_taker_before = impl_->TimeWithoutTaker(now);
+        impl_->without_taker_since = kNever;
+        ++impl_->waiting_takers;
         // A line that is held back needs a timer, not somebody who spins.
         if (!has_spun && !impl_->taker_spins && impl_->waiting.NextBatch() == kNever) {
           has_spun = true;
@@ -330,6 +314,7 @@ std::unique_ptr<Batch> BatchQueue::Take() {
           impl_->WaitForBatch();
           has_spun = impl_->spin_wait <= Duration::zero();
         }
+        --impl_->waiting_takers;
       }
       wake = impl_->Plan();
     }
@@ -427,9 +412,9 @@ std::int64_t BatchQueue::waiting_requests() const {
   return impl_->waiting.size();
 }
 
-Duration BatchQueue::TimeWithBacklog() const {
+Duration BatchQueue::TimeWithoutTaker() const {
   MutexLock lock(impl_->mutex);
-  return impl_->backlog_before + impl_->PresentBacklog(impl_->clock.Now());
+  return impl_->TimeWithoutTaker(impl_->clock.Now());
 }
 
 }  // namespace normd

@@ -77,9 +77,10 @@ class BatchQueue {
   void Abort(const absl::Status& status);
 
   std::int64_t waiting_requests() const;
-  // The time, since the queue began, in which there was always a batch that could go and that
-  // nobody had taken yet. What lasts less than a millisecond does not count: a taker has to wake.
-  Duration TimeWithBacklog() const;
+  // The time, since a batch was first taken, in which no taker waited in Take: a request that came
+  // then had to wait, unless it was computed within Push. A taker that is called still waits, until
+  // it wakes.
+  Duration TimeWithoutTaker() const;
 
  private:
   struct Impl;

@@ -23,8 +23,8 @@ double Share(Duration part, Duration whole) {
 
 }  // namespace
 
-Saturation::Saturation(std::function<Duration()> backlog_time, const Clock& clock, std::string proc)
-    : backlog_time_(std::move(backlog_time)),
+Saturation::Saturation(std::function<Duration()> no_lane_time, const Clock& clock, std::string proc)
+    : no_lane_time_(std::move(no_lane_time)),
       clock_(clock),
       proc_(std::move(proc)),
       older_(Read()),
@@ -35,10 +35,10 @@ double Saturation::Ratio() {
   MutexLock lock(mutex_);
   if (now.at - newer_.at >= kShortest) older_ = std::exchange(newer_, now);
   const Duration whole = now.at - older_.at;
-  return std::max(Share(now.busy - older_.busy, whole), Share(now.backlog - older_.backlog, whole));
+  return std::max(Share(now.busy - older_.busy, whole), Share(now.no_lane - older_.no_lane, whole));
 }
 
-Saturation::Reading Saturation::Read() const { return {clock_.Now(), BusyTime(), backlog_time_()}; }
+Saturation::Reading Saturation::Read() const { return {clock_.Now(), BusyTime(), no_lane_time_()}; }
 
 // Threads that sleep are free. The first two numbers of a thread's schedstat are the nanoseconds
 // for which it has run and for which it was ready to run and waited.

@@ -14,16 +14,18 @@ namespace normd {
 // 0 when idle, near 1 when a call that arrives has to wait: the larger of
 // - the share of time in which the threads on which gRPC runs handlers were at work or waited for a
 //   core, on average of these threads. Where the system does not tell, it counts as 0.
-// - the share of time in which requests that could go waited for a lane.
+// - the share of time in which every lane was at work. It is no matter whether something waits at
+//   that time: lanes take all that waits at once, so most of the time nothing does, and yet each
+//   call that comes has to wait.
 // One connection is served by one thread at a time, so its calls may wait for each other while the
 // share is small.
 //
 // Thread-safe. Reads a few files for each Ratio, and nothing between.
 class Saturation {
  public:
-  // `backlog_time` tells for how long, in all, requests have waited for lanes. `proc` is where
-  // the proc file system is. `clock` outlives it.
-  Saturation(std::function<Duration()> backlog_time, const Clock& clock,
+  // `no_lane_time` tells for how long, in all, every lane has been at work. `proc` is where the
+  // proc file system is. `clock` outlives it.
+  Saturation(std::function<Duration()> no_lane_time, const Clock& clock,
              std::string proc = "/proc");
 
   // Over the last 10 to 20 s, or since the last call if that is longer ago. However often it is
@@ -34,12 +36,12 @@ class Saturation {
   struct Reading {
     TimePoint at{};
     Duration busy{};  // A thread's, on average, since it began.
-    Duration backlog{};
+    Duration no_lane{};
   };
   Reading Read() const;
   Duration BusyTime() const;
 
-  const std::function<Duration()> backlog_time_;
+  const std::function<Duration()> no_lane_time_;
   const Clock& clock_;
   const std::string proc_;
   Mutex mutex_;

@@ -26,54 +26,6 @@ TEST_F(BatchQueueTest, HasNothingWhenEmpty) {
   EXPECT_FALSE(poll.finished);
 }
 
-TEST_F(BatchQueueTest, CountsTheTimeInWhichABatchCouldGoAndNobodyTookIt) {
-  clock_.Advance(milliseconds(7));
-  EXPECT_EQ(queue().TimeWithBacklog(), milliseconds(0));
-  Push(model_);
-  clock_.Advance(milliseconds(5));
-  Push(model_);
-  EXPECT_EQ(queue().TimeWithBacklog(), milliseconds(5));
-  clock_.Advance(milliseconds(20));
-  Pull();
-  clock_.Advance(milliseconds(100));
-  EXPECT_EQ(queue().TimeWithBacklog(), milliseconds(25));
-}
-
-TEST_F(BatchQueueTest, WhatATakerNeedsToWakeIsNoBacklog) {
-  for (int i = 0; i < 100; ++i) {
-    Push(model_);
-    clock_.Advance(microseconds(900));
-    Pull();
-  }
-  EXPECT_EQ(queue().TimeWithBacklog(), milliseconds(0));
-}
-
-TEST_F(BatchQueueTest, WhatIsHeldBackForCompanyIsNoBacklog) {
-  options_.limits.max_queue_delay = std::chrono::seconds(1);
-  Push(model_);
-  clock_.Advance(milliseconds(500));
-  EXPECT_EQ(queue().TimeWithBacklog(), milliseconds(0));
-}
-
-TEST_F(BatchQueueTest, CountsABacklogFromTheEndOfTheQueueDelay) {
-  options_.limits.max_queue_delay = milliseconds(1);
-  Push(model_);
-  clock_.Advance(milliseconds(20));
-  EXPECT_EQ(queue().TimeWithBacklog(), milliseconds(19));
-  Push(MakeRowModel(other_metrics_, "", "other"));  // Held back, beside one that may go.
-  clock_.Advance(milliseconds(10));
-  EXPECT_EQ(queue().TimeWithBacklog(), milliseconds(29));
-  Pull();
-  Pull();
-  clock_.Advance(milliseconds(100));
-  EXPECT_EQ(queue().TimeWithBacklog(), milliseconds(29));
-  // Without queue delay it may go at once.
-  Push(model_);
-  queue().EndQueueDelay();
-  clock_.Advance(milliseconds(5));
-  EXPECT_EQ(queue().TimeWithBacklog(), milliseconds(34));
-}
-
 TEST_F(BatchQueueTest, DifferentSampleCountsAndSpatialSizesShareABatchInOrderOfArrival) {
   const auto a = Push(model_, 3, 7).id();
   const auto b = Push(model_, 1, 1000).id();

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <future>
 #include <memory>
 #include <random>
 #include <string>
@@ -16,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "server/batching/batch_queue.h"
 #include "tests/support/counting_metrics.h"
+#include "tests/support/fake_clock.h"
 #include "tests/support/models.h"
 #include "tests/support/request_probe.h"
 #include "tests/support/test_lanes.h"
@@ -165,6 +167,53 @@ TEST_F(BatchQueueThreadsTest, ManyBatchesAtOnceReachEveryTaker) {
   all_have_one.Open();
   for (const auto& probe : probes) probe->Wait();
   for (std::thread& thread : threads) thread.join();
+  queue.Close();
+}
+
+// Takers that never wait first, and takers that do.
+TEST_F(BatchQueueThreadsTest, CountsTheTimeInWhichEveryTakerIsAtWork) {
+  FakeClock clock;
+  BatchQueueOptions options;
+  options.limits.max_rows = 1;
+  BatchQueue queue(options, clock);
+  const auto take = [&queue] {
+    return std::async(std::launch::async, [&] { return queue.Take(); });
+  };
+  const auto complete = [](std::unique_ptr<Batch> batch) {
+    CompleteAll(std::move(batch), absl::OkStatus(), "thread");
+  };
+  // While somebody waits, nothing is counted.
+  const auto until_one_waits = [&] {
+    for (Duration before = queue.TimeWithoutTaker();; before = queue.TimeWithoutTaker()) {
+      clock.Advance(milliseconds(1));
+      if (queue.TimeWithoutTaker() == before) return before;
+      std::this_thread::yield();
+    }
+  };
+  clock.Advance(hours(1));
+  EXPECT_EQ(queue.TimeWithoutTaker(), Duration(0)) << "before the first one";
+  const auto first = Push(queue, model_);
+  std::unique_ptr<Batch> batch = queue.Take();
+  clock.Advance(milliseconds(5));
+  EXPECT_EQ(queue.TimeWithoutTaker(), milliseconds(5)) << "nothing need wait";
+  complete(std::move(batch));
+
+  std::array<std::future<std::unique_ptr<Batch>>, 2> takers = {take(), take()};
+  EXPECT_GE(until_one_waits(), milliseconds(5));
+  const auto second = Push(queue, model_);
+  const auto has_one = [](auto& taker) {
+    return taker.wait_for(milliseconds(1)) == std::future_status::ready;
+  };
+  while (!has_one(takers[0]) && !has_one(takers[1])) continue;
+  std::future<std::unique_ptr<Batch>>& other = has_one(takers[0]) ? takers[1] : takers[0];
+  const Duration counted = until_one_waits();
+  clock.Advance(milliseconds(7));
+  EXPECT_EQ(queue.TimeWithoutTaker(), counted) << "one of two still waits";
+  const auto third = Push(queue, model_);
+  other.wait();
+  clock.Advance(milliseconds(3));
+  EXPECT_EQ(queue.TimeWithoutTaker(), counted + milliseconds(3)) << "both are at work";
+  for (auto& taker : takers) complete(taker.get());
   queue.Close();
 }
 

@@ -126,8 +126,8 @@ class SaturationTest : public ::testing::Test {
 
   const FakeProc proc_;
   FakeClock clock_;
-  Duration backlog_{};
-  Saturation saturation_{[this] { return backlog_; }, clock_, proc_.path()};
+  Duration no_lane_{};
+  Saturation saturation_{[this] { return no_lane_; }, clock_, proc_.path()};
 };
 
 TEST_F(SaturationTest, IsTheShareOfTimeInWhichHandlersWorkedOrWaitedForACore) {
@@ -146,9 +146,9 @@ TEST_F(SaturationTest, IsTheShareOfTimeWithoutALaneWhereThatIsMore) {
   using std::chrono::seconds;
   clock_.Advance(seconds(10));
   Busy("1", seconds(1), seconds(0));
-  backlog_ = seconds(9);
+  no_lane_ = seconds(9);
   EXPECT_DOUBLE_EQ(saturation_.Ratio(), 0.9);
-  backlog_ = seconds(30);
+  no_lane_ = seconds(30);
   clock_.Advance(seconds(20));
   EXPECT_EQ(saturation_.Ratio(), 1);
 }
@@ -157,7 +157,7 @@ TEST_F(SaturationTest, HowOftenItIsAskedDoesNotChangeTheTimeThatItIsOf) {
   using std::chrono::seconds;
   for (int second = 1; second <= 100; ++second) {
     clock_.Advance(seconds(1));
-    if (second % 2 == 0) backlog_ += seconds(1);
+    if (second % 2 == 0) no_lane_ += seconds(1);
     const double ratio = saturation_.Ratio();
     if (second < 10) continue;
     EXPECT_GE(ratio, 0.4) << second;
