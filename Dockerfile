@@ -19,9 +19,9 @@ WORKDIR /src
 COPY deploy/setup.sh deploy/
 RUN ./deploy/setup.sh
 COPY . .
-RUN ./deploy/build_programs.sh /out -DNORMD_CUDA=OFF
 ARG VERSION
 ARG REVISION=unknown
+RUN ./deploy/build_programs.sh /out -DNORMD_CUDA=OFF -DNORMD_REVISION="${REVISION}"
 RUN ./deploy/image/make_root.py /out --version="${VERSION}" --revision="${REVISION}"
 
 FROM ${CUDA_BUILD_BASE} AS cuda-builder
@@ -30,10 +30,10 @@ WORKDIR /src
 COPY deploy/setup.sh deploy/
 RUN ./deploy/setup.sh
 COPY . .
-RUN PATH="$PATH:/usr/local/cuda/bin" ./deploy/build_programs.sh /out \
-    -DNORMD_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES}"
 ARG VERSION
 ARG REVISION=unknown
+RUN PATH="$PATH:/usr/local/cuda/bin" ./deploy/build_programs.sh /out -DNORMD_REVISION="${REVISION}" \
+    -DNORMD_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES}"
 RUN ./deploy/image/make_root.py /out --list-only --version="${VERSION}" --revision="${REVISION}"
 
 FROM ${CUDA_BASE} AS cuda

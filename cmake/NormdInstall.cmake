@@ -17,6 +17,9 @@ install(RUNTIME_DEPENDENCY_SET normd_runtime
   PRE_EXCLUDE_REGEXES "^ld-linux" "^lib(c|m|dl|rt|pthread|resolv|util)\\.so"
   LIBRARY DESTINATION lib COMPONENT bundle)
 install(DIRECTORY deploy/models DESTINATION . COMPONENT bundle PATTERN "*.py" EXCLUDE)
+install(CODE "execute_process(COMMAND_ERROR_IS_FATAL ANY COMMAND
+  ${CMAKE_SOURCE_DIR}/deploy/make_man_pages.py ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}
+  \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/share/man\")" COMPONENT bundle)
 
 # The component `checks` adds what examines the bundle on a GPU: tests, benchmarks and deploy/check_gpu.sh.
 if(NORMD_HAVE_CUDA AND NORMD_TESTS AND NORMD_BENCHMARKS)

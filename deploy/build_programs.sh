@@ -4,6 +4,7 @@
 #   deploy/build_programs.sh DIR [CMAKE_OPTION...]
 #
 #   DIR/usr/local/bin              normd, normctl, normload
+#   DIR/usr/local/share/man        their manual pages
 #   DIR/models                     the demo models
 #   DIR/usr/share/doc/normd        the licence
 #
@@ -19,5 +20,6 @@ cmake --build --preset release --target normd normctl normload
 mkdir -p "$out"/usr/local/bin "$out"/usr/share/doc/normd
 cp build/release/bin/{normd,normctl,normload} "$out/usr/local/bin"
 strip "$out"/usr/local/bin/*
+deploy/make_man_pages.py build/release/bin "$out/usr/local/share/man"
 cp -r deploy/models "$out/models"
 cp LICENSE "$out/usr/share/doc/normd"

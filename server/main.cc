@@ -27,6 +27,7 @@
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/printable.h"
+#include "flags/version.h"
 #include "kernels/cpu/normalize.h"
 #include "server/accept/audit_log.h"
 #include "server/accept/authorizer.h"
@@ -501,7 +502,7 @@ int main(int argc, char** argv) {
     return normd::kStopped;
   }
   if (line->version) {
-    std::printf("normd %s\n", NORMD_VERSION);
+    std::printf("%s\n", normd::VersionText("normd").c_str());
     return normd::kStopped;
   }
   // Debian's abseil looks for deadlocks at each lock that gRPC takes, some percent of a call's

@@ -9,6 +9,7 @@
 #include "client/connection_flags.h"
 #include "client/normctl/command.h"
 #include "client/normctl/completion.h"
+#include "flags/version.h"
 
 namespace normd::client {
 namespace {
@@ -122,7 +123,7 @@ int RunNormctl(absl::Span<const std::string> arguments, std::ostream& out, std::
     return kExitOk;
   }
   if (arguments[0] == "--version") {
-    out << "normctl " << NORMD_VERSION << "\n";
+    out << VersionText("normctl") << "\n";
     return kExitOk;
   }
   if (arguments[0] == "completion") {

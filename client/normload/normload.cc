@@ -20,6 +20,7 @@
 #include "client/normload/parse_options.h"
 #include "client/normload/report.h"
 #include "client/normload/session.h"
+#include "flags/version.h"
 
 namespace normd::load {
 namespace {
@@ -157,6 +158,10 @@ int RunNormload(absl::Span<const std::string> arguments, Interrupts& interrupts,
   }
   if (arguments.size() == 1 && arguments.front() == "help") {
     out << HelpText();
+    return kExitOk;
+  }
+  if (arguments.size() == 1 && arguments.front() == "--version") {
+    out << VersionText("normload") << "\n";
     return kExitOk;
   }
   return Load(arguments, {&interrupts, &err, terminal}, out, err);

@@ -17,7 +17,9 @@ the names of the packages that it lacks, and prepare_image.sh, which installs th
 
 import argparse
 import pathlib
+import re
 import shutil
+import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -86,6 +88,13 @@ def add_system(root):
     shutil.copytree("/usr/share/common-licenses", root / "usr/share/common-licenses")
 
 
+def built_from(program):
+    """The revision that a program was built from, "unknown" where its build did not know."""
+    said = subprocess.run([program, "--version"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    match = re.search(r"\((\S+)\)$", said.strip())
+    return match[1] if match else "unknown"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("root", type=pathlib.Path)
@@ -95,6 +104,8 @@ def main():
     options = parser.parse_args()
     root = options.root.resolve()
     programs = sorted((root / "usr/local/bin").iterdir())
+    if options.revision == "unknown":
+        options.revision = built_from(root / "usr/local/bin/normctl")
     names = packages.shared_libraries(programs)
     headers = [header for header in HEADERS if pathlib.Path(header).exists()]
     owners = packages.owners([*names, *headers, LICENCE])

@@ -46,6 +46,9 @@ def check_image(name, service, faults):
         context = service["build"]["context"]
         if not (DEPLOY / context / "Dockerfile").is_file():
             faults.append(f"{name}: build: no Dockerfile in {context}")
+        args, revision = service["build"].get("args", {}), "${REVISION:-unknown}"
+        if service["build"].get("target") is None and args.get("REVISION") != revision:
+            faults.append(f"{name}: build: REVISION {args.get('REVISION')!r}, wanted {revision!r}")
     elif image != "normd" and not re.fullmatch(
             r"\$\{[A-Z_]+_IMAGE:-[\w./-]+:[\w.-]*\d[\w.-]*\}", image):
         faults.append(f"{name}: image {image!r}, wanted ${{NAME_IMAGE:-image:fixed version}}")
@@ -57,7 +60,7 @@ def check_pins(files, faults):
     text = (DEPLOY / "README.md").read_text(encoding="utf-8")
     dockerfile = (DEPLOY.parent / "Dockerfile").read_text(encoding="utf-8")
     for path in files:
-        for variable, image in re.findall(r"\$\{(\w+):-([^}]+)\}",
+        for variable, image in re.findall(r"\$\{(\w+_IMAGE):-([^}]+)\}",
                                           (DEPLOY / path).read_text(encoding="utf-8")):
             if not re.search(rf"pin {variable} +{re.escape(image)}$", text, re.MULTILINE):
                 faults.append(f"README.md: no line 'pin {variable} {image}'")

@@ -28,7 +28,8 @@ using Json = nlohmann::json;
 TEST_F(NormctlTest, TellsItsVersion) {
   const Ran ran = Invoke({"--version"});
   EXPECT_EQ(ran.code, kExitOk);
-  EXPECT_THAT(ran.out, ::testing::MatchesRegex("normctl [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+  EXPECT_THAT(ran.out,
+              ::testing::MatchesRegex("normctl [0-9]+\\.[0-9]+\\.[0-9]+( \\([-.0-9a-z]+\\))?\n"));
 }
 
 TEST_F(NormctlTest, AMisspeltCommandSuggestsTheNearest) {
