@@ -54,8 +54,6 @@
 #include "server/part_options.h"
 #include "server/regions/page_locks.h"
 #include "server/regions/region_registry.h"
-#include "server/rest/rest_environment.h"
-#include "server/rest/rest_server.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/graceful_stop.h"
 #include "server/rpc/infer_service.h"
@@ -273,15 +271,13 @@ void Reload(const ServerConfig& config, ServerLog& log, RepositoryPoll& poll) {
 }
 
 // Where the server is found, for the log.
-std::string Addresses(const ServerConfig& config, const Server& server, const RestServer* rest,
-                      int metrics_port) {
+std::string Addresses(const ServerConfig& config, const Server& server, int metrics_port) {
   const std::string& admin = server.admin_address();
   const std::string metrics_host =
       config.metrics_listen.substr(0, config.metrics_listen.rfind(':'));
   const std::string& handover = config.shared_memory_listen;
   return absl::StrCat("grpc=", server.address(), admin.empty() ? "" : " admin=", admin,
                       " metrics=", metrics_host, ":", metrics_port,
-                      rest == nullptr ? "" : absl::StrCat(" http=", rest->address()),
                       handover.empty() ? "" : " shared_memory=", handover);
 }
 
@@ -320,6 +316,21 @@ HttpTlsContext MetricsTlsOf(const ServerConfig& config, const CertificateStore* 
   return [store] { return store->current()->context; };
 }
 
+// Its functions borrow all but the config.
+ExposerOptions MetricsPortOf(const ServerConfig& config, const CertificateStore* certificates,
+                             const Readiness& readiness, const ModelRegistry& registry,
+                             const Authorizer& authorizer) {
+  ExposerOptions options;
+  options.timeout = absl::ToChronoNanoseconds(config.metrics_timeout);
+  options.max_connections = static_cast<std::size_t>(config.max_metrics_connections);
+  options.probe = [&](absl::string_view path) { return ProbeStatus(path, readiness, registry); };
+  options.refuse = [&](const PathRequest& request) { return PathRefusal(request, authorizer); };
+  options.tls = MetricsTlsOf(config, certificates);
+  // The registry's clock is the steady one, too.
+  options.facts = [&] { return FactsOf(readiness, registry, SteadyClock().Now()); };
+  return options;
+}
+
 // What of `config` does not fit under the limits of the process's mappings and memory is lowered,
 // and the log says so. There are no more threads than cores that a control group lets it have.
 // ResourceExhausted where no budget would fit.
@@ -352,53 +363,6 @@ absl::StatusOr<ServerConfig> FittedToProcess(ServerConfig config) {
   const std::string lowered = FitToMemory(config, left, may_have_devices);
   if (!lowered.empty()) spdlog::warn("{} bytes of memory are left: {}", left, lowered);
   return config;
-}
-
-// The parts of the server that the metrics port asks; they outlive it.
-struct AskedParts {
-  Metrics& metrics;
-  const Readiness& readiness;
-  const ModelRegistry& registry;
-  const Authorizer& authorizer;
-};
-absl::StatusOr<std::unique_ptr<Exposer>> ExposerOf(const ServerConfig& config,
-                                                   const CertificateStore* certificates,
-                                                   const AskedParts& asked) {
-  return StartExposer(
-      config.metrics_listen, asked.metrics,
-      {absl::ToChronoNanoseconds(config.metrics_timeout),
-       static_cast<std::size_t>(config.max_metrics_connections),
-       [asked](absl::string_view path) {
-         return ProbeStatus(path, asked.readiness, asked.registry);
-       },
-       [asked](const PathRequest& request) { return PathRefusal(request, asked.authorizer); },
-       MetricsTlsOf(config, certificates)});
-}
-
-RestEnvironment RestEnvironmentOf(CallEnvironment& environment, const Readiness& readiness) {
-  return {environment.accept, environment.control,
-          InferMethods(
-              environment.accept, [&readiness] { return readiness.ready(); }, NORMD_VERSION),
-          environment.options.retry_after};
-}
-
-// The parts of a stop, with those of the front end over HTTP if there is one.
-GracefulStop::Parts WithRest(GracefulStop::Parts parts, RestServer* rest) {
-  if (rest == nullptr) return parts;
-  parts.on_drain = [rest] { rest->Drain(); };
-  parts.on_close = [rest](Duration grace) { rest->Close(grace); };
-  return parts;
-}
-
-// Null without an address. Its connections' descriptors come on top of `descriptors`.
-absl::StatusOr<std::unique_ptr<RestServer>> RestServerOf(const ServerConfig& config,
-                                                         const CertificateStore* certificates,
-                                                         RestEnvironment& environment,
-                                                         std::int64_t& descriptors) {
-  if (config.http_listen.empty()) return std::unique_ptr<RestServer>();
-  const RestOptions options = RestOf(config, certificates);
-  descriptors += RestDescriptors(options);
-  return RestServer::Start(options, environment);
 }
 
 // The parts of the server in the order in which they start; they end in the reverse order.
@@ -443,14 +407,12 @@ int Serve(const ServerConfig& config, ServerLog& log) {
   if (!handover.ok()) return queue.Close(), StartFailed(handover.status());
   CallEnvironment environment{CallsOf(config), accept};
   const ServerInfo info = InfoOf(config, executor);
-  RestEnvironment rest_environment = RestEnvironmentOf(environment, readiness);
   NormService service(environment, readiness, info);
   InferService infer_service(environment, readiness, info);
-  const auto exposer =
-      ExposerOf(config, certificates->get(), {*metrics, readiness, registry, authorizer});
+  auto exposer =
+      StartExposer(config.metrics_listen, *metrics,
+                   MetricsPortOf(config, certificates->get(), readiness, registry, authorizer));
   if (!exposer.ok()) return queue.Close(), StartFailed(exposer.status());
-  const auto rest = RestServerOf(config, certificates->get(), rest_environment, shared.descriptors);
-  if (!rest.ok()) return queue.Close(), StartFailed(rest.status());
   auto server = Server::Start(ServingOf(config, certificates->get(), shared.descriptors),
                               {service.served(), infer_service.served()}, environment, readiness);
   if (!server.ok()) return queue.Close(), StartFailed(server.status());
@@ -461,15 +423,14 @@ int Serve(const ServerConfig& config, ServerLog& log) {
   });
   readiness.Start();
   spdlog::info("serving: {} backend=[{}] lanes=[{}] models={}",
-               Addresses(config, **server, rest->get(), (*exposer)->port()),
-               (*backend)->Description(), absl::StrJoin(executor.lane_names(), ","),
-               ModelCounts(registry));
+               Addresses(config, **server, (*exposer)->port()), (*backend)->Description(),
+               absl::StrJoin(executor.lane_names(), ","), ModelCounts(registry));
   NotifyServiceManager("READY=1");
   const auto poll = FollowRepository(config, registry, *metrics, clock);
 
   GracefulStop stop({absl::ToChronoNanoseconds(config.lame_duck),
                      absl::ToChronoNanoseconds(config.drain_timeout)},
-                    WithRest({readiness, admission, queue, accept.active, **server}, rest->get()));
+                    {readiness, admission, queue, accept.active, **server});
   const SignalThread signals(stop, [&] { Reload(config, log, *poll); });
   if (stop.Run() == GracefulStop::Outcome::kAborted) {
     // A lane may still compute, so nothing that it uses may be taken down.

@@ -45,7 +45,7 @@ std::string RemoteAddress(const tcp::socket& socket) {
 std::string HeadOf(const HttpResponse& response, absl::string_view reason) {
   return absl::StrCat("HTTP/1.1 ", response.status, " ", reason,
                       "\r\nContent-Type: ", response.content_type, "\r\nConnection: close\r\n",
-                      response.gzip ? "Content-Encoding: gzip\r\n" : "",
+                      response.fields, response.gzip ? "Content-Encoding: gzip\r\n" : "",
                       response.status == 401 ? "WWW-Authenticate: Bearer\r\n" : "",
                       response.status == 405 ? "Allow: GET, HEAD\r\n" : "",
                       "Content-Length: ", response.body->size(), "\r\n\r\n");

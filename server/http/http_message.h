@@ -28,6 +28,7 @@ struct HttpResponse {
   bool gzip = false;
   // shared: many connections may take the same body. Null: the server writes the status's name.
   std::shared_ptr<const std::string> body;
+  std::string fields{};  // Further lines of the head, each with its end.
 };
 
 // Called on the server's thread, which it must not delay: slow work calls `respond` later, once,

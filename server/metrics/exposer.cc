@@ -10,6 +10,7 @@
 #include "prometheus/metric_family.h"
 #include "prometheus/text_serializer.h"
 #include "server/http/http_server.h"
+#include "server/metrics/live_page.h"
 #include "server/metrics/process_collector.h"
 #include "server/metrics/scraper.h"
 
@@ -62,9 +63,13 @@ class ExposerImpl final : public Exposer {
       : metrics_(metrics),
         probe_(options.probe),
         refuse_(options.refuse),
-        scraper_([this] { return MakeText(); }) {}
-  // The scraper answers through the server, and the server asks the scraper.
-  ~ExposerImpl() override { scraper_.Stop(); }
+        scraper_([this] { return MakeText(); }),
+        page_(metrics, {options.facts, [this] { return WithOwn(metrics_.CollectServer()); }}) {}
+  // They answer through the server, and the server asks them.
+  ~ExposerImpl() override {
+    page_.Stop();
+    scraper_.Stop();
+  }
 
   absl::Status Start(const std::string& address, const ExposerOptions& options) {
     HttpServerOptions http;
@@ -97,6 +102,10 @@ class ExposerImpl final : public Exposer {
     if (const int status = refuse_ ? refuse_(asked) : 0; status != 0) {
       return respond({status, kTextFormat, false, nullptr});
     }
+    if (request.path == "/") return respond(page_.Page());
+    if (request.path == "/status.json") {
+      return page_.Status(request.accepts_gzip, std::move(respond));
+    }
     if (request.path != "/metrics") {
       return respond({probe_ ? probe_(request.path) : 404, kTextFormat, false, nullptr});
     }
@@ -108,19 +117,21 @@ class ExposerImpl final : public Exposer {
   }
 
   std::string MakeText() {
-    std::vector<MetricFamily> families = metrics_.Collect();
+    std::ostringstream out;
+    prometheus::TextSerializer().Serialize(out, WithOwn(metrics_.Collect()));
+    return std::move(out).str();
+  }
+
+  // With the process's and the HTTP server's series.
+  std::vector<MetricFamily> WithOwn(std::vector<MetricFamily> families) const {
     const auto append = [&families](std::vector<MetricFamily> more) {
       std::move(more.begin(), more.end(), std::back_inserter(families));
     };
     append(process_.Collect());
-    {
-      // A request may come before Start has returned.
-      MutexLock lock(mutex_);
-      if (server_ != nullptr) append(normd::Collect(server_->stats()));
-    }
-    std::ostringstream out;
-    prometheus::TextSerializer().Serialize(out, families);
-    return std::move(out).str();
+    // A request may come before Start has returned.
+    MutexLock lock(mutex_);
+    if (server_ != nullptr) append(normd::Collect(server_->stats()));
+    return families;
   }
 
   Metrics& metrics_;
@@ -129,7 +140,8 @@ class ExposerImpl final : public Exposer {
   const ProcessCollector process_;
   mutable Mutex mutex_;
   Scraper scraper_;
-  std::unique_ptr<HttpServer> server_ ABSL_GUARDED_BY(mutex_);  // Goes before the scraper.
+  LivePage page_;
+  std::unique_ptr<HttpServer> server_ ABSL_GUARDED_BY(mutex_);  // Goes before these two.
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Serves /metrics over HTTP for Prometheus: what `Metrics` holds, and the process's own series.
+// Serves /metrics over HTTP for Prometheus: what `Metrics` holds, and the process's own series; and
+// for people the live page at /, with its data at /status.json.
 
 #ifndef NORMD_SERVER_METRICS_EXPOSER_H_
 #define NORMD_SERVER_METRICS_EXPOSER_H_
@@ -15,6 +16,7 @@
 #include "base/clock.h"
 #include "server/http/http_tls.h"
 #include "server/metrics/metrics.h"
+#include "server/metrics/status_json.h"
 
 namespace normd {
 
@@ -31,13 +33,16 @@ struct PathRequest {
 struct ExposerOptions {
   Duration timeout = std::chrono::seconds(10);  // For a request to arrive, and for its response.
   std::size_t max_connections = 64;             // One peer may have a quarter of them.
-  // The HTTP status for any other path than /metrics; without it, 404. Called on the thread that
+  // The HTTP status for any other path; without it, 404. Called on the thread that
   // serves all connections, which it must not hold up.
   std::function<int(absl::string_view path)> probe = nullptr;
   // The HTTP status with which a request is refused, 401, 403 or 429; 0: it may. Asked first, on
   // the same thread; without it, everybody may.
   std::function<int(const PathRequest&)> refuse = nullptr;
   HttpTlsContext tls = nullptr;  // Null: no TLS.
+  // What the page tells that is in no metric; without it, that the server is ready. Called on a
+  // thread that serves nothing else.
+  std::function<ServerFacts()> facts = nullptr;
 };
 
 // Listens until destroyed, which waits for a scrape that is being made. `metrics` outlives it.

@@ -64,6 +64,9 @@ enum class Rejection {
   kIdentityLimit,
   kConnectionCalls
 };
+inline constexpr std::size_t kRejections =
+    static_cast<std::size_t>(Rejection::kConnectionCalls) + 1;
+absl::string_view RejectionName(Rejection reason);
 
 struct DurationTotal {
   std::int64_t count = 0;

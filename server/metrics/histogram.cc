@@ -9,8 +9,8 @@ namespace {
 
 // No steps other than 1, 1.75, 2.5, 3.5 and 5: the exposition prints 16 digits, and 7.5e-05 would
 // read 7.499999999999999e-05.
-constexpr std::array<std::int64_t, 31> MakeDurationBounds() {
-  std::array<std::int64_t, 31> bounds{};
+constexpr std::array<std::int64_t, kDurationBoundCount> MakeDurationBounds() {
+  std::array<std::int64_t, kDurationBoundCount> bounds{};
   std::size_t next = 0;
   for (std::int64_t decade = 10'000; decade < 10'000'000'000; decade *= 10) {
     for (const std::int64_t percent : {100, 175, 250, 350, 500}) {
@@ -67,6 +67,10 @@ prometheus::ClientMetric::Histogram Histogram::Collect() const {
   out.sample_sum =
       static_cast<double>(cells_.Sum(scale_.bounds.size() + 1)) / scale_.recorded_per_exposed;
   return out;
+}
+
+void Histogram::Count(absl::Span<std::int64_t> out) const {
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = cells_.Sum(i);
 }
 
 }  // namespace normd

@@ -3,6 +3,7 @@
 #ifndef NORMD_SERVER_METRICS_HISTOGRAM_H_
 #define NORMD_SERVER_METRICS_HISTOGRAM_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/types/span.h"
@@ -18,6 +19,8 @@ struct HistogramScale {
   double recorded_per_exposed;  // 1e9: nanoseconds are recorded, seconds exposed.
 };
 
+// How many bounds DurationScale has.
+inline constexpr std::size_t kDurationBoundCount = 31;
 // Nanoseconds, exposed in seconds: 10 us to 10 s, five bounds to the decade (1, 1.75, 2.5, 3.5, 5),
 // so that a quantile is known within a factor of 2.
 HistogramScale DurationScale();
@@ -38,6 +41,9 @@ class Histogram {
   // The count and the buckets agree with each other; the sum may miss values that are being
   // recorded.
   prometheus::ClientMetric::Histogram Collect() const;
+  // How many values each bucket has, not cumulated; the last one is above all bounds. `out` has one
+  // place for each bound, and one more.
+  void Count(absl::Span<std::int64_t> out) const;
 
  private:
   HistogramScale scale_;

@@ -334,6 +334,36 @@ class MetricsImpl final : public Metrics {
 
   std::vector<prometheus::MetricFamily> Collect() override {
     FamilyList out;
+    CollectServer(out);
+    models_->Collect(out);
+    identities_->Collect(out);
+    return std::move(out).Take();
+  }
+
+  std::vector<prometheus::MetricFamily> CollectServer() override {
+    FamilyList out;
+    CollectServer(out);
+    return std::move(out).Take();
+  }
+
+  Traffic ReadTraffic() override {
+    Traffic traffic;
+    traffic.models = models_->Read();
+    traffic.inflight_bytes = std::max<std::int64_t>(inflight_bytes_.Sum(0), 0);
+    std::function<double()> saturation;
+    {
+      MutexLock lock(mutex_);
+      saturation = saturation_;
+      for (const auto& [name, lane] : lanes_) {
+        traffic.lanes.push_back({name.first, name.second, lane.busy_seconds()});
+      }
+    }
+    if (saturation) traffic.saturation = saturation();
+    return traffic;
+  }
+
+ private:
+  void CollectServer(FamilyList& out) const {
     out.Add(Family::kBuildInfo, {build_.version, build_.cuda}, 1);
     out.Add(Family::kReady, {}, ready_.load(std::memory_order_relaxed) ? 1 : 0);
     // Bytes that leave one shard's count while the sum is taken can make it negative.
@@ -350,15 +380,11 @@ class MetricsImpl final : public Metrics {
     policy_.Collect(out);
     regions_.Collect(out);
     repository_.Collect(out);
-    models_->Collect(out);
-    identities_->Collect(out);
     CollectLanes(out);
     CollectPools(out);
     CollectWatches(out);
-    return std::move(out).Take();
   }
 
- private:
   void CollectLanes(FamilyList& out) const {
     struct Device {
       int working = 0;

@@ -17,6 +17,7 @@
 
 #include "absl/strings/string_view.h"
 #include "server/metrics/handles.h"
+#include "server/metrics/traffic.h"
 
 namespace prometheus {
 struct MetricFamily;
@@ -80,6 +81,10 @@ class Metrics {
   virtual std::string Scrape() = 0;
   // The same as a list, for this folder's Exposer.
   virtual std::vector<prometheus::MetricFamily> Collect() = 0;
+  // Those that are no model's and no identity's; does not count as a scrape.
+  virtual std::vector<prometheus::MetricFamily> CollectServer() = 0;
+  // The calls of all models and the time of all lanes; does not count as a scrape either.
+  virtual Traffic ReadTraffic() = 0;
 };
 
 struct BuildInfo {

@@ -36,9 +36,8 @@ constexpr std::array<const char*, kMethodCount> kMethodNames = {"Normalize",
                                                                 "SystemSharedMemoryUnregister",
                                                                 "CudaSharedMemory",
                                                                 "TraceSetting",
-                                                                "LogSettings",
-                                                                "Infer"};
-constexpr std::array<const char*, 11> kRejectionNames = {
+                                                                "LogSettings"};
+constexpr std::array<const char*, kRejections> kRejectionNames = {
     "queue_full",    "inflight_bytes",   "inflight_requests", "draining",
     "not_ready",     "connection_share", "peer_share",        "late",
     "identity_rate", "identity_limit",   "connection_calls"};
@@ -47,13 +46,12 @@ constexpr std::array<const char*, kStageCount> kStageNames = {
 constexpr std::size_t kCodeCount = 17;  // OK to UNAUTHENTICATED, as gRPC numbers them.
 
 static_assert(kMethodNames.back() != nullptr);
-static_assert(kRejectionNames.size() == static_cast<std::size_t>(Rejection::kConnectionCalls) + 1);
+static_assert(kRejectionNames.back() != nullptr);
 
 // The methods that compute.
 bool IsInference(Method method) {
   return method == Method::kNormalize || method == Method::kNormalizeStream ||
-         method == Method::kModelInfer || method == Method::kModelStreamInfer ||
-         method == Method::kInfer;
+         method == Method::kModelInfer || method == Method::kModelStreamInfer;
 }
 
 // The cells of VersionTotals: these, and four for each range of batch sizes.
@@ -105,9 +103,14 @@ absl::string_view MethodName(Method method) {
   return kMethodNames[static_cast<std::size_t>(method)];
 }
 
+absl::string_view RejectionName(Rejection reason) {
+  return kRejectionNames[static_cast<std::size_t>(reason)];
+}
+
 ModelSeries::ModelSeries(absl::string_view name)
     : name_(name),
       request_durations_(DurationHistograms(kMethodNames.size())),
+      failed_(kMethodCount),
       stage_durations_(DurationHistograms(kStageCount)),
       batch_requests_(BatchRequestsScale()),
       batch_bytes_(BatchBytesScale()),
@@ -115,8 +118,10 @@ ModelSeries::ModelSeries(absl::string_view name)
       queued_(1),
       rejected_(kRejectionNames.size()) {}
 
-void ModelSeries::RecordDuration(Method method, Duration duration) {
-  request_durations_[static_cast<std::size_t>(method)].Record(duration.count());
+void ModelSeries::RecordRequest(Method method, absl::StatusCode code, Duration duration) {
+  const auto index = static_cast<std::size_t>(method);
+  request_durations_[index].Record(duration.count());
+  if (code != absl::StatusCode::kOk) failed_.Add(index, 1);
 }
 
 void ModelSeries::RecordStages(const StageTimes& stages) {
@@ -166,6 +171,21 @@ void ModelSeries::Collect(FamilyList& out) const {
     const std::int64_t queued = std::max<std::int64_t>(queued_.Sum(0), 0);
     out.Add(Family::kQueueRequests, {name_}, static_cast<double>(queued));
   }
+}
+
+ModelTraffic ModelSeries::Read() const {
+  ModelTraffic traffic{name_, {}, {}, std::max<std::int64_t>(queued_.Sum(0), 0)};
+  for (std::size_t i = 0; i < kMethodCount; ++i) {
+    const auto method = static_cast<Method>(i);
+    if (!IsInference(method) || request_durations_[i].Untouched()) continue;
+    MethodTraffic& calls = traffic.methods.emplace_back();
+    calls.method = method;
+    // Before the durations, which each call is in first.
+    calls.failed = failed_.Sum(i);
+    request_durations_[i].Count(absl::MakeSpan(calls.durations));
+  }
+  for (std::size_t i = 0; i < kRejections; ++i) traffic.rejected[i] = rejected_.Sum(i);
+  return traffic;
 }
 
 VersionTotals::VersionTotals()
@@ -232,7 +252,7 @@ void VersionSeries::RecordRequest(Method method, absl::StatusCode code, Duration
   auto number = static_cast<std::size_t>(code);
   if (number >= kCodeCount) number = static_cast<std::size_t>(absl::StatusCode::kUnknown);
   requests_[static_cast<std::size_t>(method)].Add(number, 1);
-  model_->RecordDuration(method, duration);
+  model_->RecordRequest(method, code, duration);
   if (IsInference(method)) totals_.RecordRequest(code == absl::StatusCode::kOk, duration);
 }
 

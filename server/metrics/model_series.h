@@ -14,6 +14,7 @@
 #include "server/metrics/handles.h"
 #include "server/metrics/histogram.h"
 #include "server/metrics/sharded_cells.h"
+#include "server/metrics/traffic.h"
 
 namespace normd {
 
@@ -26,7 +27,7 @@ class ModelSeries {
   explicit ModelSeries(absl::string_view name);
 
   const std::string& name() const { return name_; }
-  void RecordDuration(Method method, Duration duration);
+  void RecordRequest(Method method, absl::StatusCode code, Duration duration);
   void RecordStages(const StageTimes& stages);
   void RecordBatch(std::int64_t requests, std::int64_t bytes);
   void RecordRejection(Rejection reason);
@@ -34,12 +35,14 @@ class ModelSeries {
   void RecordLoad(Duration duration) { load_duration_.Record(duration.count()); }
 
   void Collect(FamilyList& out) const;
+  ModelTraffic Read() const;
 
  private:
   bool WasAsked() const;
 
   const std::string name_;
   std::vector<Histogram> request_durations_;  // By method.
+  ShardedCells failed_;                       // Likewise: those with another code than OK.
   std::vector<Histogram> stage_durations_;    // By stage.
   Histogram batch_requests_;
   Histogram batch_bytes_;

@@ -82,6 +82,25 @@ void SeriesSet::LetGoOfOther() {
   --others_;
 }
 
+std::vector<ModelTraffic> SeriesSet::Read() const {
+  std::vector<std::shared_ptr<const ModelSeries>> models;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [key, slot] : slots_) {
+      if (models.empty() || models.back() != slot.series->model()) {
+        models.push_back(slot.series->model());
+      }
+    }
+  }
+  std::vector<ModelTraffic> traffic;
+  traffic.reserve(models.size() + 2);
+  for (const auto& model : models) traffic.push_back(model->Read());
+  for (const VersionSeries* common : {&no_model_, &other_}) {
+    traffic.push_back(common->model()->Read());
+  }
+  return traffic;
+}
+
 void SeriesSet::Collect(FamilyList& out) {
   // In the order of the slots, so that a model's versions are neighbours.
   std::vector<std::shared_ptr<const VersionSeries>> versions;

@@ -40,6 +40,8 @@ class SeriesSet : public std::enable_shared_from_this<SeriesSet> {
 
   // One scrape. Takes the lock only to see which series there are.
   void Collect(FamilyList& out);
+  // What every model's calls have come to; no scrape.
+  std::vector<ModelTraffic> Read() const;
 
  private:
   // A model's versions are neighbours.

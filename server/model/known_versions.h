@@ -26,6 +26,7 @@ struct ModelStatus {
   absl::Status error;                  // The last load's; may be set while an older state serves.
   Duration load_time{};                // The last load's, also if it failed.
   VersionFiles files;                  // The files at the beginning of the last load.
+  TimePoint load_end{};                // The last load's.
 };
 
 // Replaced as a whole at each change, except for the count, which all states of a model share.

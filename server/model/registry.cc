@@ -173,7 +173,7 @@ absl::StatusOr<ModelStatus> ModelRegistry::Impl::Load(const std::string& name,
   }
   const std::vector<std::int64_t> present = repository.Versions(name);
   if (version == 0 && !present.empty()) return LoadWanted(name, present);
-  ModelStatus status{name, version, before == nullptr ? nullptr : before->model, {}, {}, {}};
+  ModelStatus status{name, version, before == nullptr ? nullptr : before->model, {}, {}, {}, {}};
   status.files = repository.FilesOf(name, version);
   const TimePoint start = clock.Now();
   if (!there.ok() && !absl::IsNotFound(there)) {
@@ -193,7 +193,8 @@ absl::StatusOr<ModelStatus> ModelRegistry::Impl::Load(const std::string& name,
     status.error = model.status();
     if (model.ok()) status.model = *std::move(model);
   }
-  status.load_time = clock.Now() - start;
+  status.load_end = clock.Now();
+  status.load_time = status.load_end - start;
   Record(status);
   if (!status.error.ok()) return About(name, version, status.error);
   status.model->metrics().RecordLoad(status.load_time);

@@ -90,7 +90,7 @@ GracefulStop::Outcome GracefulStop::Run() {
 }
 
 void RetireService(Readiness& readiness, Admission& admission, BatchQueue& queue) {
-  readiness.Stop();
+  readiness.Stop("the last lane has failed");
   admission.SetReady(false);
   // Closed first: a request admitted before and pushed after the abort would wait for ever.
   queue.Close();

@@ -18,7 +18,7 @@ struct PathRight {
 };
 
 PathRight RightOfPath(absl::string_view path) {
-  if (path == "/metrics") return {Right::kObserve, ""};
+  if (path == "/metrics" || path == "/" || path == "/status.json") return {Right::kObserve, ""};
   if (!absl::ConsumePrefix(&path, "/v2/models/")) return {};
   return {Right::kDescribe, path.substr(0, path.find('/'))};
 }
@@ -47,6 +47,17 @@ int PathRefusal(const PathRequest& request, const Authorizer& authorizer) {
   }
   authorizer.Record(call, wanted.right, wanted.model, {status.code(), 0});
   return status.ok() ? 0 : HttpStatusOf(status.code());
+}
+
+ServerFacts FactsOf(const Readiness& readiness, const ModelRegistry& registry, TimePoint now) {
+  ServerFacts facts;
+  facts.not_ready = readiness.WhyNot();
+  for (const ModelStatus& status : registry.List()) {
+    facts.models.push_back({status.name, status.version, status.model != nullptr,
+                            status.error.ok() ? "" : status.error.ToString(),
+                            now - status.load_end});
+  }
+  return facts;
 }
 
 int ProbeStatus(absl::string_view path, const Readiness& readiness, const ModelRegistry& registry) {

@@ -4,6 +4,7 @@
 #define NORMD_SERVER_RPC_PROBES_H_
 
 #include "absl/strings/string_view.h"
+#include "base/clock.h"
 #include "server/accept/authorizer.h"
 #include "server/metrics/exposer.h"
 #include "server/model/registry.h"
@@ -19,10 +20,13 @@ namespace normd {
 // Thread-safe; never blocks for long.
 int ProbeStatus(absl::string_view path, const Readiness& readiness, const ModelRegistry& registry);
 
+// What the live page tells that is in no metric. `now` is of the registry's clock. Thread-safe.
+ServerFacts FactsOf(const Readiness& readiness, const ModelRegistry& registry, TimePoint now);
+
 // The HTTP status with which the authorizer refuses a request to the metrics port, 401, 403 or 429;
-// 0: it is allowed. /metrics needs the right to observe, a health path that to health, a model's
-// path that to have the model described; any other path, which does not exist, any identity.
-// Thread-safe; never blocks.
+// 0: it is allowed. /metrics and the live page need the right to observe, a health path that to
+// health, a model's path that to have the model described; any other path, which does not exist,
+// any identity. Thread-safe; never blocks.
 int PathRefusal(const PathRequest& request, const Authorizer& authorizer);
 
 }  // namespace normd

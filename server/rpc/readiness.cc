@@ -51,8 +51,9 @@ void Readiness::Start() {
   Publish();
 }
 
-void Readiness::Stop() {
+void Readiness::Stop(const char* why) {
   MutexLock lock(mutex_);
+  if (!stopped_) why_stopped_ = why;
   stopped_ = true;
   Publish();
 }
@@ -60,6 +61,14 @@ void Readiness::Stop() {
 bool Readiness::ready() const {
   MutexLock lock(mutex_);
   return serving();
+}
+
+std::string Readiness::WhyNot() const {
+  MutexLock lock(mutex_);
+  if (stopped_) return why_stopped_;
+  if (!started_) return "the server is starting";
+  if (!serving()) return "no model is loaded";
+  return room_ ? "" : "no connection is left for a new client (--max_connections)";
 }
 
 void Readiness::SetRoom(bool room) {

@@ -36,9 +36,11 @@ class Readiness {
   // Whether a version of `name` is loaded.
   void SetModel(const std::string& name, bool loaded);
   void Start();
-  // For good: neither Start nor SetModel makes anything serve again.
-  void Stop();
+  // For good: neither Start nor SetModel makes anything serve again. `why` is what WhyNot says.
+  void Stop(const char* why = "the server is stopping");
   bool ready() const;
+  // Why the server is not ready or a new client finds no connection; empty when neither is so.
+  std::string WhyNot() const;
   // Whether a new client finds a connection. Without room the metric says not ready, so that no
   // more clients are sent here; the health service, which is asked over a connection, speaks for
   // those who have one and goes on saying SERVING.
@@ -66,6 +68,7 @@ class Readiness {
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool room_ ABSL_GUARDED_BY(mutex_) = true;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  const char* why_stopped_ ABSL_GUARDED_BY(mutex_) = "";
 };
 
 }  // namespace normd

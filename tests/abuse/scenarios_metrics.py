@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import pathlib
 import pty
@@ -50,6 +51,8 @@ def metrics_port_held(context):
     begun = b"GET /metrics HTTP/1.1\r\n"
     attacks = {"silence": b"", "half a request": b"GET /metr", "half a head": begun + b"A: b",
                "a drip": begun + b"A: ", "a response unread": begun + b"\r\n",
+               "the page unread": b"GET / HTTP/1.1\r\n\r\n",
+               "its data unread": b"GET /status.json HTTP/1.1\r\nAccept-Encoding: gzip\r\n\r\n",
                "a pipeline": (begun + b"\r\n") * 50, "10 MB of head": begun + b"A: " + b"a" * (10 * MIB)}
     with context.normd() as server, server.unharmed():
         slowest = 0.0
@@ -71,6 +74,43 @@ def metrics_port_held(context):
                     peer.close()
         require(slowest < 5, f"the slowest scrape took {slowest:.1f} s")
         context.note(f"the slowest of {len(attacks) * 6} scrapes: {slowest * 1000:.0f} ms")
+
+
+def answer_of(server, sent):
+    """What the metrics port answers with to `sent`: (its status or 0, its head, its body)."""
+    with connect(server) as peer, contextlib.suppress(ConnectionError):
+        peer.sendall(sent)
+        head, _, body = b"".join(iter(lambda: peer.recv(1 << 16), b"")).partition(b"\r\n\r\n")
+        return int(head.split(b" ")[1]) if head else 0, head, body
+    return 0, b"", b""
+
+
+@scenario("10", "the live page is the same for whoever asks, and repeats nothing of the request")
+def live_page_requests(context):
+    evil = b"<script>alert(1)</script>"
+    with context.normd() as server, server.unharmed():
+        def ask(line, *fields, body=b""):
+            """The answer to a request whose first line lacks only its version."""
+            return answer_of(server, b"\r\n".join((line + b" HTTP/1.1", *fields, b"", body)))
+
+        _, _, page = ask(b"GET /")
+        require(page.startswith(b"<!doctype html>"), f"the page begins with {page[:40]}")
+        for query in (evil, b"a=%0d%0aSet-Cookie:b", b"a" * 4000):
+            status, head, body = ask(b"GET /?" + query, b"Host: evil", b"Referer: " + evil)
+            require(status == 200 and body == page, f"GET /?{query[:40]}: {status}, {len(body)} bytes")
+            require(b"Content-Security-Policy: default-src 'none'" in head, f"the head: {head}")
+        for method in (b"POST", b"PUT", b"DELETE", b"TRACE", b"OPTIONS", b"CONNECT", b"BREW"):
+            for path in (b"/", b"/status.json"):
+                status, _, body = ask(method + b" " + path, b"Content-Length: 5", body=b"hello")
+                require(status in (400, 405), f"{method} {path}: {status}")
+        for path in (b"/" + evil, b"/status.json/../metrics", b"/status.json%00", b"//evil/", b"/page.js",
+                     b"/%2e%2e/etc/passwd", b"http://evil/", b"*", b"/\xff\xfe", b"/" + b"a" * 9000):
+            status, _, body = ask(b"GET " + path)
+            require(status in (400, 404, 431) and evil not in body, f"GET {path[:40]}: {status}")
+        for _ in range(20 if context.short else 200):
+            status, head, body = ask(b"GET /status.json")
+            require(status == 200 and b"Cache-Control: no-store" in head, f"its data: {status}, {head}")
+            require(json.loads(body)["ready"], "a server that serves is ready")
 
 
 @scenario("10", "a request and a response have their time as a whole")

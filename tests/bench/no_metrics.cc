@@ -32,6 +32,8 @@ class NoMetrics final : public Metrics {
   void WatchSaturation(std::function<double()>) override {}
   std::string Scrape() override { return ""; }
   std::vector<prometheus::MetricFamily> Collect() override { return {}; }
+  std::vector<prometheus::MetricFamily> CollectServer() override { return {}; }
+  Traffic ReadTraffic() override { return {}; }
 
  private:
   ModelMetrics model_;

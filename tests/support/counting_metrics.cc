@@ -32,5 +32,6 @@ std::shared_ptr<void> CountingMetrics::WatchPool(std::string /*pool*/,
 }
 
 std::vector<prometheus::MetricFamily> CountingMetrics::Collect() { return {}; }
+std::vector<prometheus::MetricFamily> CountingMetrics::CollectServer() { return {}; }
 
 }  // namespace normd

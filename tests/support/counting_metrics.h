@@ -178,6 +178,8 @@ class CountingMetrics final : public Metrics {
   void WatchSaturation(std::function<double()>) override {}
   std::string Scrape() override { return ""; }
   std::vector<prometheus::MetricFamily> Collect() override;
+  std::vector<prometheus::MetricFamily> CollectServer() override;
+  Traffic ReadTraffic() override { return {}; }
 
   std::int64_t CallsOf(const std::string& identity, absl::StatusCode code);
 

@@ -73,7 +73,7 @@ TEST_F(ExposerTest, AsksWhoeverDecidesBeforeAnythingElse) {
   auto exposer = StartExposer(kAnyPort, *metrics_, options);
   ASSERT_TRUE(exposer.ok()) << exposer.status();
   const int port = (*exposer)->port();
-  for (const char* path : {"/metrics", "/v2/health/live", "/other"}) {
+  for (const char* path : {"/metrics", "/", "/status.json", "/v2/health/live", "/other"}) {
     const auto get = [&](const std::string& headers) {
       return HttpGet(port, path, "127.0.0.1", headers);
     };
@@ -91,8 +91,8 @@ TEST_F(ExposerTest, AsksWhoeverDecidesBeforeAnythingElse) {
   const auto scrape = testing::ParseExposition(
       HttpBody(HttpGet(port, "/metrics", "127.0.0.1", "Authorization: Bearer right\r\n")));
   ASSERT_TRUE(scrape.ok()) << scrape.status();
-  EXPECT_THAT(scrape->Value("normd_http_responses_total", {{"code", "401"}}), Optional(6));
-  EXPECT_THAT(scrape->Value("normd_http_responses_total", {{"code", "403"}}), Optional(3));
+  EXPECT_THAT(scrape->Value("normd_http_responses_total", {{"code", "401"}}), Optional(10));
+  EXPECT_THAT(scrape->Value("normd_http_responses_total", {{"code", "403"}}), Optional(5));
 }
 
 TEST_F(ExposerTest, NamesTheAddressThatIsTaken) {

@@ -366,6 +366,8 @@ TEST_F(AccessTest, ThePathsOfTheMetricsPortHaveTheSameRules) {
   };
   for (const auto& [path, allowed] :
        std::vector<Path>{{"/metrics", "v"},
+                         {"/", "v"},
+                         {"/status.json", "v"},
                          {"/v2/health/live", "huwva"},
                          {"/v2/health/ready", "huwva"},
                          {"/v2/models/instance_norm_64/ready", "uv"},
@@ -373,7 +375,7 @@ TEST_F(AccessTest, ThePathsOfTheMetricsPortHaveTheSameRules) {
                          {"/v2/models/gone/ready", "v"},
                          {"/v2/models/rms_norm_4096/ready", "wv"},
                          {"/v2/models/", "v"},
-                         {"/", "huwva"}}) {
+                         {"/other", "huwva"}}) {
     for (const char identity : {' ', 'x', 'h', 'u', 'w', 'v', 'a'}) {
       PathRequest request{path, "192.0.2.1:1", std::nullopt};
       const std::string bearer = BearerOf(identity);

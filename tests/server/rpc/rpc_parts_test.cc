@@ -1,4 +1,4 @@
-// ActiveCalls, DeadlineOf, CatchAll and ForClient.
+// ActiveCalls, DeadlineOf, CatchAll, ForClient and Readiness.
 
 #include <gtest/gtest.h>
 
@@ -12,6 +12,8 @@
 #include "server/accept/active_calls.h"
 #include "server/accept/client_status.h"
 #include "server/rpc/call_deadline.h"
+#include "server/rpc/readiness.h"
+#include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
 
 namespace normd {
@@ -48,6 +50,23 @@ TEST(ActiveCallsTest, GivesUpWhenTheTimeHasPassed) {
   active.Enter();
   EXPECT_FALSE(active.WaitNone(TimePoint{}, [] { return false; }));
   active.Leave();
+}
+
+// In every state: with a model or none, started, with room, stopped, and where none is needed.
+TEST(ReadinessTest, TellsWhyNotExactlyWhileTheMetricSaysNotReady) {
+  for (int state = 0; state < 32; ++state) {
+    const auto is = [state](int bit) { return (state & bit) != 0; };
+    CountingMetrics metrics;
+    Readiness readiness(metrics, is(16) ? WithoutModels::kReady : WithoutModels::kNotReady);
+    if (is(1)) readiness.SetModel("m", true);
+    if (is(2)) readiness.Start();
+    readiness.SetRoom(!is(4));
+    if (is(8)) readiness.Stop("of the test");
+    EXPECT_EQ(readiness.WhyNot().empty(), metrics.ready) << state << ": " << readiness.WhyNot();
+    readiness.Stop("of the test");
+    readiness.Stop();
+    EXPECT_EQ(readiness.WhyNot(), "of the test") << "the first reason stays";
+  }
 }
 
 // As gRPC makes them of grpc-timeout: up to 99999999 of every unit.
