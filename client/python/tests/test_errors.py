@@ -267,7 +267,8 @@ ANSWER = (
 )
 def test_what_is_retried(make_client, fake_server, times, code, pushback, calls):
     handler = Refuses(times, code, ANSWER, pushback)
-    client = make_client(fake_server(Normalize=handler).address, retry=normd.Retry(initial=0.001))
+    retry = normd.Retry(attempts=4, initial=0.001)
+    client = make_client(fake_server(Normalize=handler).address, retry=retry)
     if calls > times:
         assert client.normalize("m", np.ones(1, "f4")).tolist() == [1.0]
     else:

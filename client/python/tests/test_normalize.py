@@ -211,3 +211,47 @@ def test_priorities_queue_timeout_and_precision_are_sent(client):
     with pytest.raises(normd.InvalidArgumentError) as error:
         client.normalize("rms_norm_4096", random((1, 4096)), precision=normd.Precision.TF32)
     assert error.value.field == "precision"
+
+
+def test_inputs_without_dense_elements_are_refused(client):
+    good = np.ones((1, 64, 2, 2), "f4")
+
+    class Refusing:
+        def __array__(self, *_):
+            raise TypeError("on another device")
+
+    bad = [
+        (np.ma.masked_less(good, 2), "mask: has True"),
+        (Refusing(), "type: Refusing, .*on another device"),
+        (object(), "type: object"),
+    ]
+    torch = pytest.importorskip("torch")
+    tensor = torch.ones(1, 64, 2, 2)
+    bad += [
+        (tensor.to("meta"), "device: meta"),
+        (tensor.to_sparse(), "layout: torch.sparse_coo"),
+        (tensor[0, 0].to_sparse_csr(), "layout: torch.sparse_csr"),
+        (torch.nested.nested_tensor([tensor, tensor]), "layout: nested"),
+        (torch.nested.nested_tensor([tensor[0], tensor[0]], layout=torch.jagged), "layout: nested"),
+        (torch.quantize_per_tensor(tensor, 1.0, 0, torch.quint8), "dtype: torch.quint8"),
+        (tensor.bool(), "dtype: torch.bool"),
+    ]
+    for x, words in bad:
+        for call in (client.normalize, client.call, client.normalize_stream):
+            with pytest.raises(normd.InvalidArgumentError, match=words):
+                call("instance_norm_64", x)
+            with pytest.raises(normd.InvalidArgumentError, match=f'input "x": {words}'):
+                call("instance_norm_64", {"x": x})
+    for out in (tensor.to("meta"), tensor.to_sparse(), np.ma.masked_less(good, 2)):
+        for call in (client.normalize, client.normalize_stream):
+            with pytest.raises(normd.InvalidArgumentError, match=r"^out"):
+                call("instance_norm_64", good, out=out)
+
+
+def test_negated_views_of_pytorch_have_their_values(client):
+    torch = pytest.importorskip("torch")
+    x = torch.randn(1, 64, 2, 2, dtype=torch.complex64).conj().imag
+    assert x.is_neg()
+    assert torch.equal(
+        client.normalize("instance_norm_64", x), client.normalize("instance_norm_64", x.clone())
+    )

@@ -161,7 +161,7 @@ def test_tls_and_token(make_client, tmp_path):
         assert make_client(f"127.0.0.1:{port}", token="secret", **options).list_models() == []
         assert make_client([f"127.0.0.1:{port}"], token="secret", **options).list_models() == []
         assert seen == [None, "Bearer secret", "Bearer secret"]
-        with pytest.raises(normd.UnavailableError):
-            make_client(f"127.0.0.1:{port}", credentials=credentials, retry=None).list_models()
+        with pytest.raises(normd.UnauthenticatedError, match="a server that they trust"):
+            make_client(f"127.0.0.1:{port}", credentials=credentials).list_models()
     finally:
         server.stop(None)

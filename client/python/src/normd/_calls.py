@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar, overload
 
 import grpc
@@ -27,7 +28,7 @@ from normd._stream_run import StreamRequest
 from normd._tensors import Input
 from normd._transport import Call, Transport, checked_timeout
 from normd.device_memory import DeviceRegion
-from normd.errors import Error
+from normd.errors import DeadlineExceededError, Error
 from normd.models import HealthStatus, ModelInfo, ServerInfo, SharedMemoryInfo
 from normd.retry import Retry
 from normd.shared_memory import SharedRegion
@@ -57,7 +58,7 @@ class Connection(abc.ABC):
         device_memory: str = _sharing.AUTO,
         options: _channel.Options = (),
     ) -> None:
-        """Does not connect. An aio.Client has to be made in a running event loop.
+        """Does not connect.
 
         Args:
           target: "127.0.0.1:8001", or any of gRPC's names ("dns:///host:port", "unix:/path"), or
@@ -88,6 +89,7 @@ class Connection(abc.ABC):
         limit = checked_timeout(timeout)
         sizes = OutputSizes()
         self._stream_above = stream_above
+        self._only_outputs: dict[tuple[str, int], str] = {}  # By model and version.
         self._sharing = _sharing.Sharing(config.target, shared_memory, token, sizes)
         self._devices = DevicePlane(config, device_memory, sizes)
         self._transport = self._open(config, retry, limit)
@@ -106,7 +108,8 @@ class Connection(abc.ABC):
         return self._transport.config.target
 
     def _ask(self, control: ControlCall[Result], timeout: float | None) -> Awaitable[Result]:
-        return self._transport.ask(control, checked_timeout(timeout, self._transport.timeout))
+        transport = self._transport
+        return transport.ask(control, checked_timeout(timeout, transport.timeout), transport.retry)
 
     async def _send(
         self,
@@ -128,6 +131,21 @@ class Connection(abc.ABC):
         if self._sharing.may_share(prepared):
             return await self._sharing.normalize(call, model, options, prepared, out)
         return _response.decode(await call.send(_request.encode(model, options, prepared)))
+
+    async def _named(self, response: Response) -> Response:
+        """The response, whose only output has the model's name for it, if the server tells that: in
+        messages it may have none."""
+        if "" not in response.outputs:
+            return response
+        key = (response.model, response.version)
+        if key not in self._only_outputs:
+            try:
+                info = await Call(self._transport, None).ask(_control.get_model(*key))
+            except Error:
+                return response
+            names = [each.name for each in info.outputs if not each.on_request]
+            self._only_outputs[key] = names[0] if len(names) == 1 else ""
+        return replace(response, outputs={self._only_outputs[key]: response.output})
 
 
 class Calls(Connection):
@@ -236,8 +254,8 @@ class Calls(Connection):
         received = await self._send(model, prepared, out, options, timeout)
         if received is None:
             request = StreamRequest(model, inputs, out, options, timeout)
-            return await self._transport.stream(request)
-        return received.response(prepared, out)
+            return await self._named(await self._transport.stream(request))
+        return await self._named(received.response(prepared, out))
 
     async def normalize_stream(
         self: Connection,
@@ -273,9 +291,8 @@ class Calls(Connection):
           file that shrinks meanwhile. After an error `out` holds no result; files are removed.
         """
         options = options_of(version, priority, queue_timeout, precision, out)
-        return await self._transport.stream(
-            StreamRequest(model, inputs, out, options, timeout, progress, chunk_bytes)
-        )
+        request = StreamRequest(model, inputs, out, options, timeout, progress, chunk_bytes)
+        return await self._named(await self._transport.stream(request))
 
     @overload
     async def share(
@@ -383,18 +400,30 @@ class Calls(Connection):
         """Waits until the server, or the model, is SERVING, however often it cannot be reached.
 
         Raises:
-          DeadlineExceededError: it was not, within `timeout` (by default the client's).
+          DeadlineExceededError: it was not, within `timeout` (by default the client's); the message
+            has the last reason.
+          UnauthenticatedError, InvalidArgumentError: at once, if client and server do not agree on
+            TLS, or do not trust each other.
         """
         request = _control.health_request(model)
         call = Call(self._transport, timeout)
+        reason = ""
         while True:
-            watch = self._transport.watch(request, call.timeout(), wait_for_ready=True)
+            watch = self._transport.watch(request, call.timeout())
             try:
                 async with contextlib.aclosing(watch) as messages:
                     async for message in messages:
                         if _control.is_serving(message):
                             return
-            except Error as error:
+                        reason = "it is reached, and not SERVING"
+            except Error as failed:
+                error = await self._transport.explain(failed)
+                if error.code is grpc.StatusCode.DEADLINE_EXCEEDED and reason:
+                    raise DeadlineExceededError(
+                        f"timeout: passed, wanted SERVING; the last reason: {reason}",
+                        target=error.target,
+                    ) from None
                 if error.code is not grpc.StatusCode.UNAVAILABLE:
-                    raise
+                    raise error from None
+                reason = error.message
             await self._transport.sleep(0.05)

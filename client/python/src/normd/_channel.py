@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 import socket
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
-from normd.errors import InvalidArgumentError
+from normd.errors import Error, InvalidArgumentError, UnavailableError
 
 Options = Sequence[tuple[str, Any]]
 
 DEFAULT_TARGET = "127.0.0.1:8001"
+
+# A connection is tried again after this time at least, so that a server that is back is found.
+_LONGEST_PAUSE_MS = 2000
+_PROBE_S = 2.0
+# What gRPC says when a server has ended the connection without a word.
+_CLOSED = re.compile("Socket closed|End of TCP stream|[Rr]eset by peer|Broken pipe")
 
 _ROUND_ROBIN = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
 
@@ -38,6 +46,12 @@ def configure(
 ) -> ChannelConfig:
     """Makes Client's arguments those of gRPC. InvalidArgumentError names a wrong one."""
     if token is not None:
+        if not token or not all("!" <= each <= "~" for each in token):
+            odd = next((each for each in token if not "!" <= each <= "~"), "")
+            raise InvalidArgumentError(
+                f"token: has {odd!r}, wanted visible ASCII characters alone: a file's last line "
+                "ends with a newline"
+            )
         if credentials is None:
             raise InvalidArgumentError(
                 "token: without credentials, wanted some too, such as "
@@ -51,6 +65,8 @@ def configure(
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),
         ("grpc.enable_retries", 0),  # normd.Retry does that.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", _LONGEST_PAUSE_MS),
     ]
     if server_name is not None:
         all_options.append(("grpc.ssl_target_name_override", server_name))
@@ -95,3 +111,40 @@ def _resolve(address: str) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Addres
     except OSError as error:
         raise InvalidArgumentError(f'target: "{address}": {error.strerror}') from error
     return ipaddress.ip_address(str(resolved).partition("%")[0]), int(port)
+
+
+def may_explain(error: Error) -> bool:
+    """Whether `explain` may know more than the error says."""
+    return isinstance(error, UnavailableError) and _CLOSED.search(error.message) is not None
+
+
+def explain(config: ChannelConfig, error: Error) -> Error:
+    """A better error, if the server closed the connection because it speaks TLS and the client does
+    not; else the same. Connects, and blocks for seconds at most."""
+    address = _address_of(config.target)
+    if config.credentials is not None or address is None or not may_explain(error):
+        return error
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # Nothing is sent.
+    try:
+        with (
+            socket.create_connection(address, _PROBE_S) as connection,
+            context.wrap_socket(connection, server_hostname=address[0]),
+        ):
+            return InvalidArgumentError(
+                "credentials: None, wanted some, such as grpc.ssl_channel_credentials(): the "
+                "server speaks TLS"
+            )
+    except OSError:  # It does not.
+        return error
+
+
+def _address_of(target: str) -> tuple[str, int] | None:
+    """The host and the port of a target that is one address; None for others."""
+    for scheme in ("dns:", "ipv4:", "ipv6:", "///"):
+        target = target.removeprefix(scheme)
+    host, _, port = target.rpartition(":")
+    if not host or "," in target or "/" in target or not port.isdecimal():
+        return None
+    return host.removeprefix("[").removesuffix("]"), int(port)

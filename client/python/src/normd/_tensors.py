@@ -85,12 +85,19 @@ def _numpy_result(like: np.dtype[Any]) -> MakeResult:
 
 
 def _as_array(value: object, where: str) -> Array:
+    if np.ma.is_masked(value):
+        raise InvalidArgumentError(f"{where}mask: has True, wanted no element masked: x.filled()")
     if isinstance(value, np.ndarray):
         return value
-    if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
-        return np.asarray(value)
-    if hasattr(value, "__dlpack__"):
-        return np.asarray(np.from_dlpack(value))
+    try:
+        if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+            return np.asarray(value)
+        if hasattr(value, "__dlpack__"):
+            return np.asarray(np.from_dlpack(value))
+    except Exception as error:  # Whatever a type raises that cannot be one.
+        raise InvalidArgumentError(
+            f"{where}type: {type(value).__name__}, wanted one that becomes a NumPy array: {error}"
+        ) from error
     raise InvalidArgumentError(
         f"{where}type: {type(value).__name__}, wanted a NumPy array, a PyTorch tensor or an object "
         "with __array__ or __dlpack__"
@@ -133,7 +140,7 @@ def named(values: object) -> dict[str, object]:
 
 def check_out(out: object, spec: TensorSpec, where: str = "out") -> Array:
     """The array that takes a result in place; InvalidArgumentError unless it fits exactly."""
-    if not isinstance(out, np.ndarray):
+    if not isinstance(out, np.ndarray) or np.ma.is_masked(out):
         raise InvalidArgumentError(
             f"{where}: {type(out).__name__}, wanted a NumPy array or a PyTorch tensor"
         )

@@ -24,10 +24,11 @@ def is_tensor(value: object) -> bool:
 def checked(tensor: Any, where: str) -> tuple[DataType, Any]:
     """The tensor's type, and the tensor without autograd.
 
-    InvalidArgumentError, with `where` before the field, for other types and for tensors that
-    autograd follows: a call has no gradient.
+    InvalidArgumentError, with `where` before the field, for other types, for tensors without dense
+    elements, and for those that autograd follows: a call has no gradient.
     """
     torch: Any = sys.modules["torch"]
+    _check_dense(tensor, where)
     if torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
         raise InvalidArgumentError(
             f"{where}tangent: present, wanted the primal of the dual tensor: "
@@ -38,7 +39,16 @@ def checked(tensor: Any, where: str) -> tuple[DataType, Any]:
             f"{where}requires_grad: True, wanted x.detach() or torch.no_grad(): "
             "a call to the service has no gradient"
         )
-    return data_type(tensor.dtype, where), tensor.detach()
+    return data_type(tensor.dtype, where), tensor.detach().resolve_neg()
+
+
+def _check_dense(tensor: Any, where: str) -> None:
+    torch: Any = sys.modules["torch"]
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        came = "nested" if tensor.is_nested else tensor.layout
+        raise InvalidArgumentError(f"{where}layout: {came}, wanted a dense tensor")
+    if tensor.device.type == "meta":
+        raise InvalidArgumentError(f"{where}device: meta, wanted one with elements")
 
 
 def data_type(dtype: Any, where: str) -> DataType:
@@ -101,6 +111,7 @@ def fill(out: Any, array: Array, dtype: DataType) -> None:
 
 def check_out(out: Any, dtype: DataType, shape: tuple[int, ...], where: str) -> None:
     """InvalidArgumentError unless the tensor can take such a result."""
+    _check_dense(out, f"{where}.")
     if data_type(out.dtype, f"{where}.") is not dtype:
         raise InvalidArgumentError(f"{where}.dtype: {out.dtype}, wanted {dtype.name}")
     if tuple(out.shape) != shape:

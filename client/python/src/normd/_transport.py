@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import abc
+import functools
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import grpc
 
-from normd import _control, _protocol
+from normd import _channel, _control, _protocol
 from normd._channel import ChannelConfig
 from normd._control import ControlCall, Result
 from normd._response import Response
@@ -18,6 +20,7 @@ from normd.errors import ClosedError, Error, InvalidArgumentError, from_rpc
 from normd.retry import Attempts, Retry
 
 _NORMALIZE = _protocol.method("Normalize")
+_ATTEMPTS = 4  # At what a call asks beside its message.
 _HEALTH_WATCH = _protocol.method("Watch", _protocol.HEALTH_SERVICE)
 
 Message = list[bytes | memoryview]  # In parts to be joined.
@@ -35,6 +38,19 @@ def checked_timeout(timeout: float | None, default: float | None = None) -> floa
     return seconds
 
 
+class Stubs:
+    """The calls of one channel, whose messages are bytes here: encoders and decoders may raise,
+    which gRPC would hide."""
+
+    def __init__(self, channel: Any) -> None:
+        self.channel = channel
+        self.normalize: Stub = channel.unary_unary(_NORMALIZE, b"".join)
+        self.control: dict[str, Stub] = {
+            method: channel.unary_unary(method) for method in _control.METHODS
+        }
+        self.watch: Stub = channel.unary_stream(_HEALTH_WATCH)
+
+
 class Transport(abc.ABC):
     """A channel to the server, and the ways to wait for it. All raise `normd.Error`.
 
@@ -42,30 +58,24 @@ class Transport(abc.ABC):
     never suspend.
     """
 
-    def __init__(
-        self, config: ChannelConfig, channel: Any, retry: Retry | None, timeout: float | None
-    ) -> None:
+    def __init__(self, config: ChannelConfig, retry: Retry | None, timeout: float | None) -> None:
         """`timeout`: that of calls that give none."""
         self.config = config
         self.retry = retry
         self.timeout = timeout
         self.closed = False
-        self.channel = channel
-        # Messages are bytes here: encoders and decoders may raise, which gRPC would hide.
-        self.normalize: Stub = channel.unary_unary(_NORMALIZE, b"".join)
-        self.control: dict[str, Stub] = {
-            method: channel.unary_unary(method) for method in _control.METHODS
-        }
-        self._watch: Stub = channel.unary_stream(_HEALTH_WATCH)
+
+    @property
+    @abc.abstractmethod
+    def stubs(self) -> Stubs:
+        """Those of the channel."""
 
     @abc.abstractmethod
     async def invoke(self, stub: Stub, request: object, timeout: float | None) -> bytes:
         """The response to one message."""
 
     @abc.abstractmethod
-    def watch(
-        self, request: bytes, timeout: float | None, wait_for_ready: bool = False
-    ) -> AsyncGenerator[bytes, None]:
+    def watch(self, request: bytes, timeout: float | None) -> AsyncGenerator[bytes, None]:
         """The messages of a health watch, which ends when the generator is closed."""
 
     @abc.abstractmethod
@@ -86,12 +96,21 @@ class Transport(abc.ABC):
             try:
                 return await self.invoke(stub, request, attempts.timeout())
             except Error as error:
+                error = await self.explain(error)
                 await self.sleep(attempts.wait_after(error))
 
-    async def ask(self, control: ControlCall[Result], timeout: float | None) -> Result:
+    async def explain(self, error: Error) -> Error:
+        """The same, or one that says that the two sides disagree about TLS."""
+        if not _channel.may_explain(error):
+            return error
+        return await self.run(functools.partial(_channel.explain, self.config, error))
+
+    async def ask(
+        self, control: ControlCall[Result], timeout: float | None, retry: Retry | None
+    ) -> Result:
         """Makes a call of small messages. `timeout` in seconds; None: no limit."""
-        attempts = Attempts(self.retry if control.repeatable else None, timeout)
-        stub = self.control[control.method]
+        attempts = Attempts(retry if control.repeatable else None, timeout)
+        stub = self.stubs.control[control.method]
         return control.result(await self.repeat(stub, control.request, attempts))
 
     def error(self, error: grpc.RpcError) -> Error:
@@ -108,16 +127,19 @@ class Call(Attempts):
         self._transport = transport
 
     def ask(self, control: ControlCall[Result]) -> Awaitable[Result]:
-        """Makes a call of small messages, which has a number of attempts of its own."""
-        return self._transport.ask(control, self.timeout())
+        """Makes a call of small messages, with few attempts of its own: there is another way."""
+        retry = self._transport.retry
+        if retry is not None:
+            retry = replace(retry, attempts=min(retry.attempts or _ATTEMPTS, _ATTEMPTS))
+        return self._transport.ask(control, self.timeout(), retry)
 
     def send(self, request: Message) -> Awaitable[bytes]:
         """Makes a Normalize call, again if the policy says so."""
-        return self._transport.repeat(self._transport.normalize, request, self)
+        return self._transport.repeat(self._transport.stubs.normalize, request, self)
 
     def send_once(self, request: Message) -> Awaitable[bytes]:
         """Makes a Normalize call."""
-        return self._transport.invoke(self._transport.normalize, request, self.timeout())
+        return self._transport.invoke(self._transport.stubs.normalize, request, self.timeout())
 
     def run(self, work: Callable[[], _T]) -> Awaitable[_T]:
         """The result of work that may block."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -15,11 +16,12 @@ import grpc.aio
 from normd import _cuda
 from normd._calls import Calls
 from normd._channel import ChannelConfig
+from normd._in_flight import Gate
 from normd._response import Response
 from normd._stream_run import StreamRequest
-from normd._transport import Stub, Transport
+from normd._transport import Stub, Stubs, Transport
 from normd.client import BlockingTransport
-from normd.errors import ClosedError
+from normd.errors import ClosedError, InvalidArgumentError
 from normd.retry import Retry
 
 _T = TypeVar("_T")
@@ -29,17 +31,27 @@ _MAX_STREAMS = 64
 
 
 class _AsyncioTransport(Transport):
-    """Belongs to the event loop in which it is made."""
+    """Belongs to the event loop of its first call; when that is closed, to that of the next."""
 
     def __init__(self, config: ChannelConfig, retry: Retry | None, timeout: float | None) -> None:
-        channel = (
-            grpc.aio.insecure_channel(config.target, config.options)
-            if config.credentials is None
-            else grpc.aio.secure_channel(config.target, config.credentials, config.options)
-        )
-        super().__init__(config, channel, retry, timeout)
+        super().__init__(config, retry, timeout)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stubs: Stubs | None = None  # Made in the loop.
+        self._gate = Gate()
         self._streams: BlockingTransport | None = None  # Made at first use.
         self._threads = ThreadPoolExecutor(_MAX_STREAMS, "normd-stream")
+
+    @property
+    def stubs(self) -> Stubs:
+        loop = asyncio.get_running_loop()
+        if self._stubs is None or self._loop is not loop:
+            if self._loop is not None and not self._loop.is_closed():
+                raise InvalidArgumentError(
+                    "client: of another event loop, which is not closed, wanted an aio.Client for "
+                    "each loop"
+                )
+            self._loop, self._stubs, self._gate = loop, Stubs(_open(self.config)), Gate()
+        return self._stubs
 
     async def close(self) -> None:
         """Ends the calls in flight."""
@@ -47,18 +59,22 @@ class _AsyncioTransport(Transport):
         if self._streams is not None:
             self._streams.close()
         self._threads.shutdown(wait=False)
-        await self.channel.close()
+        if self._stubs is not None and self._loop is asyncio.get_running_loop():
+            await self._stubs.channel.close()
 
     async def invoke(self, stub: Stub, request: object, timeout: float | None) -> bytes:
-        with self._errors():
-            response: bytes = await stub(request, timeout=timeout)
-            return response
+        begin = time.monotonic()
+        nbytes = sum(map(len, request)) if isinstance(request, list) else 0
+        async with self._gate.passed(nbytes, timeout):
+            if timeout is not None:
+                timeout = max(0.0, timeout - (time.monotonic() - begin))
+            with self._errors():
+                response: bytes = await stub(request, timeout=timeout)
+                return response
 
-    async def watch(
-        self, request: bytes, timeout: float | None, wait_for_ready: bool = False
-    ) -> AsyncGenerator[bytes, None]:
+    async def watch(self, request: bytes, timeout: float | None) -> AsyncGenerator[bytes, None]:
         with self._errors():
-            call = self._watch(request, timeout=timeout, wait_for_ready=wait_for_ready or None)
+            call = self.stubs.watch(request, timeout=timeout)
             try:
                 async for message in call:
                     yield message
@@ -116,10 +132,17 @@ class _AsyncioTransport(Transport):
             raise
 
 
-class Client(Calls):
-    """Like normd.Client. It belongs to the event loop in which it is made; an async context
-    manager.
+def _open(config: ChannelConfig) -> grpc.aio.Channel:
+    if config.credentials is None:
+        return grpc.aio.insecure_channel(config.target, config.options)
+    return grpc.aio.secure_channel(config.target, config.credentials, config.options)
 
+
+class Client(Calls):
+    """Like normd.Client; an async context manager. It may be made outside an event loop. It belongs
+    to that of its first call and, when that is closed, to that of the next.
+
+    Messages of at most 256 MiB in all are in flight; further calls wait for their turn.
     Cancelling a task cancels its call. Arrays must not change until their call is done. Streams run
     on threads, which also call `progress`.
     """

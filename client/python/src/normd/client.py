@@ -15,8 +15,8 @@ from normd._channel import ChannelConfig
 from normd._closing import Closing
 from normd._response import Response
 from normd._stream_run import StreamRequest, StreamRun
-from normd._transport import Stub, Transport, checked_timeout
-from normd.errors import ClosedError
+from normd._transport import Stub, Stubs, Transport, checked_timeout
+from normd.errors import ClosedError, Error
 from normd.retry import Attempts, Retry
 
 _NORMALIZE_STREAM = _protocol.method("NormalizeStream")
@@ -70,22 +70,25 @@ class BlockingTransport(Transport):
     """Blocks the calling thread. Thread-safe."""
 
     def __init__(self, config: ChannelConfig, retry: Retry | None, timeout: float | None) -> None:
-        super().__init__(config, _channel.make(config), retry, timeout)
-        self._stream: Stub = self.channel.stream_stream(_NORMALIZE_STREAM, b"".join)
+        super().__init__(config, retry, timeout)
+        self._stubs = Stubs(_channel.make(config))
+        self._stream: Stub = self._stubs.channel.stream_stream(_NORMALIZE_STREAM, b"".join)
+
+    @property
+    def stubs(self) -> Stubs:
+        return self._stubs
 
     def close(self) -> None:
         """Ends the calls in flight."""
         self.closed = True
-        self.channel.close()
+        self._stubs.channel.close()
 
     async def invoke(self, stub: Stub, request: object, timeout: float | None) -> bytes:
         response: bytes = self._start(stub, request, timeout)
         return response
 
-    async def watch(
-        self, request: bytes, timeout: float | None, wait_for_ready: bool = False
-    ) -> AsyncGenerator[bytes, None]:
-        call = self._start(self._watch, request, timeout, wait_for_ready or None)
+    async def watch(self, request: bytes, timeout: float | None) -> AsyncGenerator[bytes, None]:
+        call = self._start(self._stubs.watch, request, timeout)
         try:
             for message in call:
                 yield message
@@ -101,7 +104,7 @@ class BlockingTransport(Transport):
         """A stream that has not begun yet."""
         start = functools.partial(self._start, self._stream)
         attempts = Attempts(self.retry, checked_timeout(request.timeout))
-        return StreamRun(start, self._input_names, self.error, attempts, request)
+        return StreamRun(start, self._input_names, self._stream_error, attempts, request)
 
     async def run(self, work: Callable[[], _T]) -> _T:
         return work()
@@ -109,18 +112,12 @@ class BlockingTransport(Transport):
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def _start(
-        self,
-        stub: Stub,
-        request: object,
-        timeout: float | None,
-        wait_for_ready: bool | None = None,
-    ) -> Any:
+    def _start(self, stub: Stub, request: object, timeout: float | None) -> Any:
         """Makes a gRPC call, and converts its errors."""
         if self.closed:
             raise ClosedError("client: closed")
         try:
-            return stub(request, timeout, wait_for_ready=wait_for_ready)
+            return stub(request, timeout)
         except grpc.RpcError as error:
             raise self.error(error) from None
         except ValueError:  # gRPC's way to say that the channel was closed meanwhile.
@@ -128,10 +125,13 @@ class BlockingTransport(Transport):
                 raise ClosedError("client: closed") from None
             raise
 
+    def _stream_error(self, error: grpc.RpcError) -> Error:
+        return _channel.explain(self.config, self.error(error))
+
     def _input_names(self, model: str, version: int, timeout: float | None) -> list[str]:
         """A model's inputs, in its order."""
         limit = checked_timeout(timeout, self.timeout)
-        info = _result(self.ask(_control.get_model(model, version), limit))
+        info = _result(self.ask(_control.get_model(model, version), limit, self.retry))
         return [each.name for each in info.inputs]
 
 

@@ -134,7 +134,7 @@ class UnimplementedError(Error):
 
 
 class UnauthenticatedError(Error, PermissionError):
-    """The token or certificate is missing or was refused."""
+    """The token or certificate is missing or was refused; or the server's is not trusted."""
 
     code = grpc.StatusCode.UNAUTHENTICATED
 
@@ -180,6 +180,8 @@ _BY_CODE: dict[grpc.StatusCode, type[Error]] = {
     )
 }
 
+# UNAVAILABLE with these words: no attempt succeeds, because the two sides do not trust each other.
+_UNTRUSTED = re.compile("SSL_ERROR_SSL|CERTIFICATE_VERIFY_FAILED|Hostname Verification|Peer name ")
 _PUSHBACK = "grpc-retry-pushback-ms"
 
 
@@ -208,5 +210,11 @@ def from_rpc(error: Any, target: str) -> Error:
     code: grpc.StatusCode = error.code()
     details: str = error.details() or code.name
     metadata = error.trailing_metadata()
+    if code is grpc.StatusCode.UNAVAILABLE and _UNTRUSTED.search(details):
+        return UnauthenticatedError(
+            f"credentials: no TLS with this server, wanted those that it trusts, and a server that "
+            f"they trust: {details}",
+            target=target,
+        )
     kind = _BY_CODE.get(code, Error)
     return kind(details, target=target, retry_after=_pushback(metadata), code=code)

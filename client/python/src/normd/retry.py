@@ -6,11 +6,16 @@ a full queue from a message that no retry makes smaller, and costs every call.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from dataclasses import dataclass
 
 from normd.errors import Error, InternalError, ResourceExhaustedError, UnavailableError
+
+_LOG = logging.getLogger("normd")
+# How long calls without a timeout are retried.
+_WITHOUT_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -21,22 +26,23 @@ class Retry:
     and unloads.
 
     A call is retried after UNAVAILABLE, and after RESOURCE_EXHAUSTED or INTERNAL if the server says
-    when (`grpc-retry-pushback-ms`), never after its timeout.
+    when (`grpc-retry-pushback-ms`): until its timeout, or for a minute if it has none.
+    logging.getLogger("normd") tells each retry: of a full server at INFO, others at WARNING.
 
     Attributes:
-      attempts: in all, including the first; at least 1.
+      attempts: at most, including the first; None: as many as the time allows.
       initial: seconds before the second attempt. Each further wait is twice as long, `longest` at
         most; a random share of up to a half is taken off, so that clients do not come together.
       longest: seconds; a server that asks for a longer wait is not asked again.
     """
 
-    attempts: int = 4
+    attempts: int | None = None
     initial: float = 0.05
     longest: float = 2.0
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise ValueError(f"attempts: {self.attempts}, wanted at least 1")
+        if self.attempts is not None and self.attempts < 1:
+            raise ValueError(f"attempts: {self.attempts}, wanted at least 1, or None")
         if not 0 <= self.initial <= self.longest:
             raise ValueError(
                 f"initial, longest: {self.initial}, {self.longest}, wanted 0 <= initial <= longest"
@@ -48,7 +54,9 @@ class Attempts:
 
     def __init__(self, policy: Retry | None, timeout: float | None) -> None:
         self._policy = policy
-        self._deadline = None if timeout is None else time.monotonic() + timeout
+        now = time.monotonic()
+        self._deadline = None if timeout is None else now + timeout
+        self._retry_until = now + (_WITHOUT_TIMEOUT_S if timeout is None else timeout)
         self._failed = 0
 
     def timeout(self) -> float | None:
@@ -59,12 +67,15 @@ class Attempts:
         """The seconds to wait before the next attempt. Raises `error` if there is none."""
         self._failed += 1
         policy = self._policy
-        if policy is None or self._failed >= policy.attempts:
+        if policy is None or self._failed == policy.attempts:
             raise error
         wait = self._wait(policy, error)
-        left = self.timeout()
-        if wait is None or wait > policy.longest or (left is not None and wait >= left):
+        left = self._retry_until - time.monotonic()
+        if wait is None or wait > policy.longest or wait >= left:
             raise error
+        # As text: keeping the error would keep its frames, and with them the call's memory.
+        level = logging.INFO if isinstance(error, ResourceExhaustedError) else logging.WARNING
+        _LOG.log(level, "attempt %d failed, the next in %.2f s: %s", self._failed, wait, str(error))
         return wait
 
     def _wait(self, policy: Retry, error: Error) -> float | None:
@@ -74,5 +85,5 @@ class Attempts:
             return None
         if error.retry_after is not None:
             return error.retry_after
-        longest = min(policy.longest, policy.initial * 2.0 ** (self._failed - 1))
+        longest = min(policy.longest, policy.initial * 2.0 ** min(self._failed - 1, 60))
         return longest * random.uniform(0.5, 1.0)
