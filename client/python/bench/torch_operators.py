@@ -57,7 +57,7 @@ def host_pairs(device: str) -> dict[str, Pair]:
         ),
         "instance_norm": (
             lambda: functional.instance_norm(image, weight=scale, bias=scale),
-            lambda: normd.torch.instance_norm(image, scale, scale),
+            lambda: normd.torch.instance_norm(image, None, None, scale, scale),
         ),
         "batch_norm": (
             lambda: functional.batch_norm(image, mean, variance, scale, scale),
@@ -112,7 +112,7 @@ def replayed(library: Any, op: str, shape: tuple[int, ...], dtype: torch.dtype) 
         "rms_norm": lambda: normd.torch.rms_norm(x, shape[1], weight, eps=1e-5),
         "layer_norm": lambda: normd.torch.layer_norm(x, shape[1], weight, bias),
         "group_norm": lambda: normd.torch.group_norm(x, 32, weight, bias),
-        "instance_norm": lambda: normd.torch.instance_norm(x, weight, bias),
+        "instance_norm": lambda: normd.torch.instance_norm(x, None, None, weight, bias),
     }
     direct = workload.ours(library, x, y, parameters)
     eager = workload.function(*parameters)

@@ -29,8 +29,10 @@ bool IsAxis(const Call& call, std::int64_t dim) {
 std::string Text(std::int64_t value) { return std::to_string(value); }
 
 void CheckDType(const Call& call, const char* argument, const Tensor& tensor) {
-  if (tensor.dtype() != call.x.dtype())
-    Refuse(call.name, std::string(argument) + ".dtype", "another", "x's");
+  if (tensor.dtype() != call.x.dtype()) {
+    Refuse(call.name, std::string(argument) + ".dtype", DTypeName(tensor.dtype()),
+           DTypeName(call.x.dtype()) + " as x's");
+  }
 }
 
 void CheckX(Call& call) {
@@ -40,7 +42,7 @@ void CheckX(Call& call) {
     Refuse(call.name, "x.device", "device type " + Text(x.device_type()), "cpu or cuda");
   }
   call.spec.dtype = ToKernelDType(x.dtype());
-  if (call.spec.dtype == 0) Refuse(call.name, "x.dtype", Text(x.dtype()), kDTypesWanted);
+  if (call.spec.dtype == 0) Refuse(call.name, "x.dtype", DTypeName(x.dtype()), kDTypesWanted);
   if (x.dims() > kMaxDims) Refuse(call.name, "x.dim()", Text(x.dims()), "at most 64");
   if (call.form != Form::kChannels && call.form != Form::kAxes && call.form != Form::kFeatures) {
     Refuse(call.name, "form", Text(static_cast<std::int64_t>(call.form)), "0, 1 or 2");
@@ -196,7 +198,7 @@ norm_vector Vector(const Call& call, const char* argument, Tensor& tensor, std::
   if (!tensor) return {nullptr, NORM_FLOAT32, 0};
   const std::uint8_t dtype = ToKernelDType(tensor.dtype());
   if (dtype == 0) {
-    Refuse(call.name, std::string(argument) + ".dtype", Text(tensor.dtype()), kDTypesWanted);
+    Refuse(call.name, std::string(argument) + ".dtype", DTypeName(tensor.dtype()), kDTypesWanted);
   }
   if (tensor.dims() > kMaxDims || tensor.elements() != elements) {
     Refuse(call.name, std::string(argument) + ".shape", tensor.shape_text(),
@@ -224,7 +226,7 @@ void SetStyle(Call& call, const Order& order, norm_tensors& tensors) {
   if (call.style_index) {
     const Tensor& index = call.style_index;
     if (index.dtype() != TorchDTypes().int64) {
-      Refuse(call.name, "style_index.dtype", Text(index.dtype()), "int64");
+      Refuse(call.name, "style_index.dtype", DTypeName(index.dtype()), "int64");
     }
     if (index.dims() != 1 || index.size(0) != tensors.samples) {
       Refuse(call.name, "style_index.shape", index.shape_text(), "[" + Text(tensors.samples) + "]");
@@ -336,8 +338,10 @@ class Results {
       Refuse(call_.name, std::string(argument) + ".shape", out.shape_text(),
              ShapeText(sizes, dims));
     }
-    if (out.dtype() != dtype)
-      Refuse(call_.name, std::string(argument) + ".dtype", "another", "the result's");
+    if (out.dtype() != dtype) {
+      Refuse(call_.name, std::string(argument) + ".dtype", DTypeName(out.dtype()),
+             DTypeName(dtype));
+    }
     out.BumpVersion();
   }
 

@@ -3,7 +3,10 @@
 #ifndef NORMD_CLIENT_PYTHON_NATIVE_DTYPES_H_
 #define NORMD_CLIENT_PYTHON_NATIVE_DTYPES_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <string>
 
 #include "client/python/native/torch_abi.h"
 #include "kernels/norm_c.h"
@@ -44,6 +47,21 @@ inline std::int64_t ElementBytes(std::int32_t dtype) {
   if (dtype == torch.float32) return 4;
   if (dtype == torch.float16 || dtype == torch.bfloat16) return 2;
   return dtype == torch.float64 || dtype == torch.int64 ? 8 : 1;
+}
+
+// A type's name in PyTorch, whose numbers are those of c10::ScalarType, which saved models keep.
+inline std::string DTypeName(std::int32_t dtype) {
+  // clang-format off
+  static constexpr const char* kNames[] = {
+      "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex32",
+      "complex64", "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16", "quint4x2",
+      "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16", "float8_e5m2",
+      "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64", "uint1",
+      "uint2", "uint3", "uint4", "uint5", "uint6", "uint7", "int1", "int2", "int3", "int4", "int5",
+      "int6", "int7", "float8_e8m0fnu", "float4_e2m1fn_x2", "bcomplex32"};
+  // clang-format on
+  const auto index = static_cast<std::size_t>(dtype);
+  return index < std::size(kNames) ? kNames[index] : "type " + std::to_string(dtype);
 }
 
 inline constexpr const char* kDTypesWanted = "float32, float64, float16 or bfloat16";

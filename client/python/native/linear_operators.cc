@@ -39,7 +39,7 @@ norm_vector Parameter(const char* argument, Tensor& tensor) {
   if (!tensor) return {nullptr, NORM_FLOAT32, 0};
   const std::uint8_t dtype = ToKernelDType(tensor.dtype());
   if (dtype == 0) {
-    Refuse("linear_norm_prepare", std::string(argument) + ".dtype", std::to_string(tensor.dtype()),
+    Refuse("linear_norm_prepare", std::string(argument) + ".dtype", DTypeName(tensor.dtype()),
            kDTypesWanted);
   }
   PutInOrder(tensor, Order());
@@ -193,7 +193,7 @@ void CheckLinear(LinearCall& call) {
   norm_linear_spec& spec = call.spec;
   spec.dtype = ToKernelDType(x.dtype());
   if (spec.dtype == 0 || spec.dtype == NORM_FLOAT64) {
-    Refuse(kName, "x.dtype", std::to_string(x.dtype()), "float32, float16 or bfloat16");
+    Refuse(kName, "x.dtype", DTypeName(x.dtype()), "float32, float16 or bfloat16");
   }
   if (x.dims() < 1 || x.size(x.dims() - 1) != spec.in_features) {
     Refuse(kName, "x.shape", x.shape_text(), "[*, " + std::to_string(spec.in_features) + "]");
@@ -219,10 +219,13 @@ void Compute(LinearCall& call) {
   sizes[dims - 1] = call.spec.out_features;
   Order().Strides(sizes, dims, strides);
   const auto check = [&](const char* argument, const Tensor& tensor) {
-    if (tensor.dims() != dims || !std::equal(sizes, sizes + dims, tensor.sizes()) ||
-        tensor.dtype() != call.x.dtype()) {
+    if (tensor.dims() != dims || !std::equal(sizes, sizes + dims, tensor.sizes())) {
       Refuse("linear_norm", std::string(argument) + ".shape", tensor.shape_text(),
-             ShapeText(sizes, dims) + " of x's dtype");
+             ShapeText(sizes, dims));
+    }
+    if (tensor.dtype() != call.x.dtype()) {
+      Refuse("linear_norm", std::string(argument) + ".dtype", DTypeName(tensor.dtype()),
+             DTypeName(call.x.dtype()) + " as x's");
     }
   };
   if (call.y) check("y", call.y);

@@ -14,27 +14,28 @@ from normd.torch._adapters import Adapted
 from normd.torch._library import QUANTIZATION_BLOCK
 from normd.torch._replace import Report, replace, restore
 from normd.torch.functional import (
-    Quantized,
+    batch_norm,
+    group_norm,
+    instance_norm,
+    layer_norm,
+    layer_norm_with_statistics,
+    lp_normalize,
+    rms_norm,
+)
+from normd.torch.fused import (
     adaptive_group_norm,
     adaptive_instance_norm,
     adaptive_layer_norm,
     add_adaptive_layer_norm,
     add_layer_norm,
     add_rms_norm,
-    batch_norm,
     conditional_instance_norm,
     gated_rms_norm,
-    group_norm,
-    instance_norm,
-    layer_norm,
-    layer_norm_with_statistics,
-    lp_normalize,
-    quantized_layer_norm,
-    quantized_rms_norm,
-    rms_norm,
 )
 from normd.torch.linear import LinearNorm
 from normd.torch.modules import (
+    AddLayerNorm,
+    AddRMSNorm,
     BatchNorm1d,
     BatchNorm2d,
     BatchNorm3d,
@@ -45,10 +46,13 @@ from normd.torch.modules import (
     LayerNorm,
     RMSNorm,
 )
+from normd.torch.quantized import Quantized, quantized_layer_norm, quantized_rms_norm
 
 __all__ = [
     "QUANTIZATION_BLOCK",
     "Adapted",
+    "AddLayerNorm",
+    "AddRMSNorm",
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",

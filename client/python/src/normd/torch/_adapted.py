@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normd.torch.functional import gated_rms_norm
+from normd.torch.fused import gated_rms_norm
 from normd.torch.modules import Activated
 
 _batch_norm = torch.ops.normd.batch_norm.default
@@ -42,6 +42,12 @@ class Around(Activated):
         for name in self._tail:
             y = getattr(self, name)(y)
         return y
+
+    def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        alike = self._result is None or x.dtype == residual.dtype == self.weight.dtype
+        if alike and not self._tail:
+            return super().add(x, residual)
+        return Activated.add(self, x, residual)
 
 
 class FrozenBatchNorm(Activated):

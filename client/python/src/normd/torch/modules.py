@@ -12,14 +12,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from normd.torch import _library  # noqa: F401  It registers the operators.
+from normd.torch._calls import OPS, two, wider_type
 from normd.torch._checks import ACTIVATIONS, activation_code, axes_of
 
-_instance_norm = torch.ops.normd.instance_norm.default
-_batch_norm = torch.ops.normd.batch_norm.default
-_group_norm = torch.ops.normd.group_norm.default
-_layer_norm = torch.ops.normd.layer_norm.default
-_rms_norm = torch.ops.normd.rms_norm.default
+_instance_norm = OPS.instance_norm.default
+_batch_norm = OPS.batch_norm.default
+_group_norm = OPS.group_norm.default
+_layer_norm = OPS.layer_norm.default
+_rms_norm = OPS.rms_norm.default
 
 
 _Device = torch.device | str | int | None
@@ -31,11 +31,18 @@ def _without_bias(bias: bool) -> dict[str, bool]:
     return {} if bias else {"bias": False}
 
 
+# The module that an object's class seems to be of. torch.fx keeps calls of those in torch.nn as
+# they are, and looks into others, which cannot be traced.
+LEAF = {"__module__": "torch.nn.normd"}
+
+
 class Activated(nn.Module):
     """What the layers share: an activation after the norm, and a repr that says what computes."""
 
     _code = 0
     _slope = 0.01
+    # Whether the original's result for [N, C, H, W] has the channels last, whatever x has.
+    _channels_last = False
     # The layer's and the original's name, where it took the place of another package's norm.
     _names: tuple[str, str] | None = None
 
@@ -44,9 +51,21 @@ class Activated(nn.Module):
         self._code = activation_code(activation)
         self._slope = slope
         self.requires_grad_(False)
+        self.__dict__.update(LEAF)
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        raise RuntimeError(
+            f"{self._get_name()}: torch.jit.script, wanted torch.compile, torch.export or "
+            "torch.jit.trace; normd.torch.restore(model) gives back a model's own layers"
+        )
 
     def _get_name(self) -> str:
         return f"normd.{(self._names[0] if self._names else type(self).__name__).lstrip('_')}"
+
+    def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """(norm(v), v) of v = x + residual. Calls no hooks."""
+        total = x + residual
+        return self.forward(total), total
 
     def _options(self) -> dict[str, object]:
         """The options that PyTorch's layer lacks, for the repr."""
@@ -79,6 +98,7 @@ class Fused(nn.Identity):
         super().__init__()
         self._text = f"{activation}, computed by {norm!r}"
         self.original = (activation,)  # A tuple, so that it is no child.
+        self.__dict__.update(LEAF)
 
     def extra_repr(self) -> str:
         return self._text
@@ -134,11 +154,23 @@ class LayerNorm(Activated, nn.LayerNorm):
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
+        if self._channels_last and x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
         weight, bias = self.weight, self.bias
         axis, axes, more = axes_of("LayerNorm", x, self.normalized_shape, weight, bias, self.axis)
         if not self._code and not more:
             return _layer_norm(x, axis, axes, weight, bias, self.eps)
         return _layer_norm(x, axis, axes, weight, bias, self.eps, self._code, self._slope, more)
+
+    def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """(norm(v), v) of v = x + residual in one pass; types as in normd.torch.add_layer_norm."""
+        weight, bias = self.weight, self.bias
+        axis, axes, more = axes_of("LayerNorm", x, self.normalized_shape, weight, bias, self.axis)
+        if more:
+            total = x + residual
+            return LayerNorm.forward(self, total).to(x.dtype), total
+        options = (weight, bias, self.eps, self._code, self._slope)
+        return two(OPS.add_layer_norm, (x, residual, axis, axes, *options), None)
 
 
 class RMSNorm(Activated, nn.RMSNorm):
@@ -165,12 +197,44 @@ class RMSNorm(Activated, nn.RMSNorm):
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
+        if self._channels_last and x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
         eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
         weight, offset = self.weight, self.weight_offset
         axis, axes, more = axes_of("RMSNorm", x, self.normalized_shape, weight, None, self.axis)
         if not self._code and not offset and not more:
             return _rms_norm(x, axis, axes, weight, eps)
         return _rms_norm(x, axis, axes, weight, eps, offset, self._code, self._slope, more)
+
+    def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """(norm(v), v) of v = x + residual in one pass; types as in normd.torch.add_rms_norm."""
+        weight, eps = self.weight, self.eps
+        if eps is None:
+            eps = torch.finfo(wider_type(x, residual) or x.dtype).eps
+        axis, axes, more = axes_of("RMSNorm", x, self.normalized_shape, weight, None, self.axis)
+        if more:
+            total = x + residual
+            return RMSNorm.forward(self, total).to(x.dtype), total
+        options = (weight, eps, self.weight_offset, self._code, self._slope)
+        return two(OPS.add_rms_norm, (x, residual, axis, axes, *options), None)
+
+
+class AddLayerNorm(LayerNorm):
+    """LayerNorm.add as a module: called with (x, residual), it returns (norm(v), v)."""
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, residual: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return self.add(x, residual)
+
+
+class AddRMSNorm(RMSNorm):
+    """RMSNorm.add as a module: called with (x, residual), it returns (norm(v), v)."""
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, residual: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return self.add(x, residual)
 
 
 class _BatchNorm(Activated, nn.modules.batchnorm._BatchNorm):
