@@ -86,3 +86,20 @@ def test_results_are_as_near_to_float64_as_eagers(architecture, dtype):
         assert error(y, reference) <= 1.2 * error(eager, reference)
         normd_torch.restore(model)
     assert torch.equal(first_tensor(model(**inputs)), eager)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda each: str(each).removeprefix("torch."))
+def test_replaced_norms_add_as_they_normalize(architecture, dtype):
+    model = architecture.build().to(dtype)
+    normd_torch.replace(model)
+    rows = (normd_torch.LayerNorm, normd_torch.RMSNorm)
+    for norm in model.modules():
+        if isinstance(norm, rows) and getattr(norm, "axis", None) is None:
+            x, residual = torch.randn(2, 2, 3, *norm.normalized_shape, dtype=dtype)
+            y, total = norm.add(x, residual)
+            assert torch.equal(total, x + residual)
+            torch.testing.assert_close(y, norm(total))
+            wide, total = norm.add(x, residual.double())
+            assert total.dtype == torch.float64
+            torch.testing.assert_close(wide.to(dtype), y, atol=0.05, rtol=0.05)

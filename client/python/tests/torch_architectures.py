@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-TOKENS, WIDTH = 96, 64
+TOKENS = 96
+# The size of hidden states, of a sequence, and of images; bench/models.py asks for more.
+WIDTH = int(os.environ.get("NORMD_MODELS_WIDTH", "64"))
+LENGTH = int(os.environ.get("NORMD_MODELS_LENGTH", "17"))
+SIDE = int(os.environ.get("NORMD_MODELS_SIDE", "32"))
 
 
 @dataclass
@@ -49,19 +54,19 @@ class Architecture:
 
 
 def _tokens() -> dict[str, Any]:
-    return {"input_ids": torch.randint(TOKENS, (3, 17))}
+    return {"input_ids": torch.randint(TOKENS, (3, LENGTH))}
 
 
 def _pairs() -> dict[str, Any]:
     return {**_tokens(), "decoder_input_ids": torch.randint(TOKENS, (3, 7))}
 
 
-def _pixels(size: int = 64) -> dict[str, Any]:
-    return {"pixel_values": torch.randn(2, 3, size, size)}
+def _pixels() -> dict[str, Any]:
+    return {"pixel_values": torch.randn(2, 3, 2 * SIDE, 2 * SIDE)}
 
 
-def _x(size: int = 32) -> dict[str, Any]:
-    return {"x": torch.randn(8, 3, size, size)}
+def _x() -> dict[str, Any]:
+    return {"x": torch.randn(8, 3, SIDE, SIDE)}
 
 
 def _latents(**more: Any) -> Callable[[], dict[str, Any]]:
@@ -276,7 +281,7 @@ ARCHITECTURES = [
         {"FP32LayerNorm", "RMSNorm"},
     ),
     _of_timm("convnext_atto", {"LayerNorm", "LayerNorm2d"}),
-    _of_timm("vit_tiny_patch16_224", {"LayerNorm"}, img_size=32),
+    _of_timm("vit_tiny_patch16_224", {"LayerNorm"}, img_size=SIDE),
     _of_timm("mobilenetv3_small_050", {"BatchNormAct2d"}, fused=5),
     _of_timm("resnetv2_50d_gn", {"GroupNormAct"}, fused=15, layers=[1, 1, 1, 1]),
     Architecture(

@@ -4,8 +4,8 @@
 #   environment.sh PYTHON VENV KERNELS    VENV is made if need be; KERNELS is the libnorm_kernels.so that the
 #                                         package carries
 #
-# With NORMD_ARCHITECTURES set, it also installs transformers, diffusers, timm and torchvision, so
-# that the tests of their models do not skip.
+# With NORMD_ARCHITECTURES set, it also installs transformers, diffusers, timm and torchvision, ONNX's
+# runtime and pyright, so that the tests that need them do not skip.
 #
 # Exit code 77: the packages that it needs cannot be had. PyTorch may be missing.
 set -euo pipefail

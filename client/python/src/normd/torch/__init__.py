@@ -10,6 +10,7 @@ The operators are torch.ops.normd.*, on the CPU and on CUDA; torch.compile takes
 graph break, and CUDA graphs capture them. docs/pytorch.md has the list. It needs PyTorch 2.10.
 """
 
+from normd.torch import _decompositions as _decompositions
 from normd.torch._adapters import Adapted
 from normd.torch._library import QUANTIZATION_BLOCK
 from normd.torch._replace import Report, replace, restore

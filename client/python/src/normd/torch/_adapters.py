@@ -311,6 +311,17 @@ class _Probe:
             return "weight"
         return "promoted" if narrow is not None and narrow.dtype == _SINGLE else None
 
+    @torch.no_grad()
+    def has_channels_last(self, adapted: Adapted) -> bool:
+        """Whether the result for a row-major [N, C, H, W] has the channels last: the convolutions
+        behind it compute in that layout then, which may be faster."""
+        if adapted.attributes.get("axis") != 1 or len(adapted.inputs[0]) != 4:
+            return False
+        y = self._own(adapted, _SINGLE, _SINGLE)[2]
+        if y is None or y.is_contiguous():
+            return False
+        return y.is_contiguous(memory_format=torch.channels_last)
+
 
 def _tail_of(module: nn.Module) -> tuple[str, ...]:
     """The children that follow the norm within the module and do something."""
@@ -322,7 +333,7 @@ def _tail_of(module: nn.Module) -> tuple[str, ...]:
 def _turn(module: nn.Module, adapted: Adapted, result: str | None) -> None:
     """Makes the module compute by the layer; `_replaced` keeps what it was."""
     original = type(module)
-    attributes = _attributes(module, adapted)
+    attributes = _attributes(module, adapted) | modules.LEAF
     tail = _tail_of(module)
     if tail or result:
         attributes |= {"_tail": tail, "_result": result}
@@ -350,7 +361,10 @@ def adapt(module: nn.Module, adapter: Adapter | None) -> Adapted | str:
         for candidate in candidates:
             difference = probe.difference(candidate)
             if difference is None:
+                channels_last = probe.has_channels_last(candidate)
                 _turn(module, candidate, probe.result(candidate))
+                if channels_last:
+                    module.__dict__["_channels_last"] = True
                 return candidate
     if adapter is None:
         return f"{_name(kind)} computes none of normd's norms"

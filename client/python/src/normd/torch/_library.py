@@ -67,13 +67,13 @@ def _row_sizes(
         return [x.shape[0], groups or x.shape[1]]
     if form == _FEATURES:
         axis, axes = x.dim() - 1, 1
-    normalized = {*range(axis, axis + axes), *_dims_of(more_axes)}
+    normalized = {*range(axis, axis + axes), *dims_of(more_axes)}
     beside = [size for dim, size in enumerate(x.shape) if dim not in normalized]
     groups = groups or math.prod(x.shape[dim] for dim in normalized)
     return beside + ([groups] if groups > 1 else [])
 
 
-def _dims_of(bits: int) -> list[int]:
+def dims_of(bits: int) -> list[int]:
     return [dim for dim in range(bits.bit_length()) if bits >> dim & 1]
 
 
@@ -82,7 +82,7 @@ def _row_length(x: Tensor, form: int, axis: int, axes: int, groups: int, more_ax
         return x.shape[1] // (groups or x.shape[1]) * math.prod(x.shape[2:])
     if form == _FEATURES:
         return x.shape[-1] // (groups or x.shape[-1])
-    more = math.prod(x.shape[dim] for dim in _dims_of(more_axes))
+    more = math.prod(x.shape[dim] for dim in dims_of(more_axes))
     channels = math.prod(x.shape[axis : axis + axes]) * more
     return channels // (groups or channels)
 

@@ -162,10 +162,12 @@ def replace(
         adapter = adapters.get(kind) or adapters.get(f"{kind.__module__}.{kind.__qualname__}")
         if isinstance(module, modules.Activated) or not (adapter or is_norm(module)):
             continue
-        if (reason := _reason_to_leave(module)) is not None:
+        if ".quantized." in kind.__module__:
+            report.left[name] = "quantized"
+        elif (reason := _reason_to_leave(module)) is not None:
             report.left[name] = reason
         elif adapter is None and kind in _LAYERS:
-            module.__dict__["_replaced"] = (kind, {}, ())
+            module.__dict__.update(modules.LEAF, _replaced=(kind, {}, tuple(modules.LEAF)))
             module.__class__ = _LAYERS[kind]
             report.replaced[name] = type(module).__name__
         elif isinstance(adapted := adapt(module, adapter), str):
@@ -188,7 +190,7 @@ def restore(model: nn.Module) -> list[str]:
         if "_replaced" not in module.__dict__:
             continue
         original, before, added = module.__dict__.pop("_replaced")
-        for attribute in (*added, "_code", "_slope", "_tail"):
+        for attribute in (*added, "_code", "_slope", "_tail", "_channels_last"):
             module.__dict__.pop(attribute, None)
         module.__dict__.update(before)
         module.__class__ = original

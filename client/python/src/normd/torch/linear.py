@@ -11,6 +11,7 @@ from torch import Tensor, is_grad_enabled, nn
 
 from normd.torch import _library
 from normd.torch._checks import PRECISIONS, activation_code
+from normd.torch.modules import LEAF
 
 _linear_norm = torch.ops.normd.linear_norm.default
 _prepare = torch.ops.normd.linear_norm_prepare.default
@@ -78,6 +79,13 @@ class LinearNorm(nn.Linear):
         self._slope, self._precision = slope, PRECISIONS[precision]
         self._prepared: _Prepared | None = None
         self.requires_grad_(False)
+        self.__dict__.update(LEAF)
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        raise RuntimeError(
+            "normd.torch.LinearNorm: torch.jit.script, wanted torch.compile, torch.export or "
+            "torch.jit.trace"
+        )
 
     def prepare(self, dtype: torch.dtype | None = None) -> None:
         """Prepares the current weight for inputs of this type, by default the weight's own.

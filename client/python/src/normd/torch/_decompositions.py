@@ -1,0 +1,125 @@
+"""The operators of layers in PyTorch's own, for exporters that know no others, as torch.onnx is.
+
+torch.compile and torch.export keep normd's operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import register_decomposition
+from torch.nn import functional
+
+from normd.torch._library import dims_of
+
+# By the numbers of kernels/norm_c.h.
+_ACTIVATIONS: dict[int, Callable[[Tensor, float], Tensor]] = {
+    0: lambda y, _: y,
+    1: lambda y, _: functional.relu(y),
+    2: functional.leaky_relu,
+    3: lambda y, _: functional.silu(y),
+    4: lambda y, _: functional.gelu(y),
+    5: lambda y, _: functional.gelu(y, approximate="tanh"),
+}
+
+
+def _wide(x: Tensor) -> Tensor:
+    """x in the type that the kernels compute in."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+def _finish(x: Tensor, y: Tensor, activation: int, slope: float) -> Tensor:
+    return _ACTIVATIONS[activation](y, slope).to(x.dtype)
+
+
+def _like(x: Tensor, *parameters: Tensor | None) -> list[Tensor | None]:
+    return [None if each is None else each.to(x.dtype) for each in parameters]
+
+
+def _over(
+    x: Tensor,
+    axis: int,
+    axes: int,
+    more_axes: int,
+    parameters: tuple[Tensor | None, ...],
+    norm: Callable[..., Tensor],
+) -> Tensor:
+    """A norm of the last dimensions, over these ones."""
+    dims = (*range(axis, axis + axes), *dims_of(more_axes))
+    last = tuple(range(x.dim() - len(dims), x.dim()))
+    moved = _wide(x) if dims == last else _wide(x).movedim(dims, last)
+    shape = moved.shape[x.dim() - len(dims) :]
+    shaped = (None if each is None else each.reshape(shape) for each in _like(moved, *parameters))
+    y = norm(moved, shape, *shaped)
+    return y if dims == last else y.movedim(last, dims)
+
+
+def _instance_norm(
+    x: Any, weight: Any = None, bias: Any = None, running_mean: Any = None, running_var: Any = None,
+    eps: float = 1e-5, activation: int = 0, slope: float = 0.01,
+) -> Any:  # fmt: skip
+    wide = _wide(x)
+    affine, given = _like(wide, weight, bias), _like(wide, running_mean, running_var)
+    y = functional.instance_norm(wide, *given, *affine, running_mean is None, eps=eps)
+    return _finish(x, y, activation, slope)
+
+
+def _batch_norm(
+    x: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
+    eps: float = 1e-5, activation: int = 0, slope: float = 0.01,
+) -> Any:  # fmt: skip
+    wide = _wide(x)
+    parameters = _like(wide, running_mean, running_var, weight, bias)
+    return _finish(x, functional.batch_norm(wide, *parameters, eps=eps), activation, slope)  # type: ignore[arg-type]
+
+
+def _group_norm(
+    x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5,
+    activation: int = 0, slope: float = 0.01,
+) -> Any:  # fmt: skip
+    wide = _wide(x)
+    y = functional.group_norm(wide, num_groups, *_like(wide, weight, bias), eps=eps)
+    return _finish(x, y, activation, slope)
+
+
+def _layer_norm(
+    x: Any, axis: int, axes: int, weight: Any = None, bias: Any = None, eps: float = 1e-5,
+    activation: int = 0, slope: float = 0.01, more_axes: int = 0,
+) -> Any:  # fmt: skip
+    y = _over(
+        x, axis, axes, more_axes, (weight, bias), lambda *a: functional.layer_norm(*a, eps=eps)
+    )
+    return _finish(x, y, activation, slope)
+
+
+def _rms_norm(
+    x: Any, axis: int, axes: int, weight: Any = None, eps: float = 1e-5,
+    weight_offset: float = 0.0, activation: int = 0, slope: float = 0.01, more_axes: int = 0,
+) -> Any:  # fmt: skip
+    if weight is not None and weight_offset:
+        weight = weight.to(_wide(x).dtype) + weight_offset
+    y = _over(x, axis, axes, more_axes, (weight,), lambda *a: functional.rms_norm(*a, eps=eps))
+    return _finish(x, y, activation, slope)
+
+
+def _added(norm: Callable[..., Any]) -> Callable[..., Any]:
+    def add(x: Any, residual: Any, *arguments: Any, **options: Any) -> Any:
+        total = x + residual
+        return norm(total, *arguments, **options), total
+
+    return add
+
+
+for _name, _function in {
+    "instance_norm": _instance_norm,
+    "batch_norm": _batch_norm,
+    "group_norm": _group_norm,
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+    "add_layer_norm": _added(_layer_norm),
+    "add_rms_norm": _added(_rms_norm),
+}.items():
+    register_decomposition(getattr(torch.ops.normd, _name).default)(_function)

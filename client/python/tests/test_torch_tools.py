@@ -1,0 +1,177 @@
+"""Models with normd's layers in PyTorch's tools: torch.fx, torch.onnx, torch.jit, and layouts."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.10")
+normd_torch = pytest.importorskip("normd.torch", exc_type=ImportError)
+
+from torch import nn
+from torch.nn import functional
+from torch_cases import CASES, Maker
+
+
+def model():
+    torch.manual_seed(3)
+    norms = nn.BatchNorm2d(6), nn.GroupNorm(3, 6), nn.InstanceNorm2d(6, affine=True)
+    steps = [nn.Conv2d(3, 6, 3), *norms, nn.ReLU(), nn.Flatten(2), nn.LayerNorm(36), nn.RMSNorm(36)]
+    made = nn.Sequential(*steps).eval().requires_grad_(False)
+    for parameter in [*made.parameters(), made[1].running_mean]:
+        parameter.add_(torch.rand_like(parameter))
+    return made
+
+
+X = torch.randn(2, 3, 8, 8)
+
+
+def own_layers():
+    """Layers that are made, not replaced."""
+    layer = normd_torch.LinearNorm(36, 36)
+    layer.prepare()
+    return nn.Sequential(nn.Flatten(2), normd_torch.LayerNorm(64), normd_torch.RMSNorm(64, 1e-6))
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+def test_fx_keeps_layers_as_they_are(fuse):
+    made = model()
+    normd_torch.replace(made, fuse_activations=fuse)
+    for each in (made, copy.deepcopy(made), pickle.loads(pickle.dumps(made)), own_layers()):
+        traced = torch.fx.symbolic_trace(each)
+        called = [node.target for node in traced.graph.nodes if node.op == "call_module"]
+        assert called == [name for name, _ in each.named_children()]
+        assert torch.equal(traced(X), each(X))
+    normd_torch.restore(made)
+    assert torch.fx.symbolic_trace(made).code == torch.fx.symbolic_trace(model()).code
+
+
+def test_feature_extractors_find_layers_by_name():
+    models = pytest.importorskip("torchvision.models")
+    extraction = pytest.importorskip("torchvision.models.feature_extraction")
+    names = {}
+    torch.manual_seed(3)
+    resnet = models.resnet18(weights=None).eval().requires_grad_(False)
+    x = torch.randn(1, 3, 64, 64)
+    wanted = ["layer1.0.bn1", "layer2.1.bn2", "layer4"]
+    eager = extraction.create_feature_extractor(resnet, wanted)(x)
+    names = extraction.get_graph_node_names(resnet)
+    normd_torch.replace(resnet)
+    assert extraction.get_graph_node_names(resnet) == names
+    ours = extraction.create_feature_extractor(resnet, wanted)(x)
+    for name in wanted:
+        torch.testing.assert_close(ours[name], eager[name], atol=1e-3, rtol=1e-3)
+
+
+def test_scripts_are_refused_in_words():
+    made = model()
+    normd_torch.replace(made)
+    for each in (made, made[1], normd_torch.LayerNorm(4), normd_torch.LinearNorm(4, 4)):
+        with pytest.raises(
+            RuntimeError, match=r"torch.jit.script, wanted torch.compile, torch.exp"
+        ):
+            torch.jit.script(each)
+    normd_torch.restore(made)
+    assert torch.equal(torch.jit.script(made)(X), made(X))
+
+
+NORMS = ("instance_norm", "batch_norm", "group_norm", "layer_norm", "rms_norm")
+OPERATORS = (*NORMS, "add_layer_norm", "add_rms_norm")
+DECOMPOSED = [each for each in CASES if each.operator in OPERATORS]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", DECOMPOSED, ids=str)
+@torch.no_grad()
+def test_decompositions_compute_the_same(case, dtype):
+    arguments = case.arguments(Maker("cpu", dtype))
+    operator = getattr(torch.ops.normd, case.operator).default
+    decomposed = torch._decomp.decomposition_table[operator](*arguments)
+    limit = {torch.float32: 1e-5, torch.float64: 1e-10, torch.bfloat16: 2.0**-6}[dtype]
+    for ours, theirs in zip(*map(_tuple, (operator(*arguments), decomposed)), strict=True):
+        assert ours.dtype == theirs.dtype
+        torch.testing.assert_close(ours, theirs, atol=limit, rtol=limit)
+
+
+def _tuple(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+@pytest.mark.parametrize("activation", [*normd_torch._checks.ACTIVATIONS])
+@torch.no_grad()
+def test_decompositions_have_the_activation(activation):
+    x = torch.randn(4, 6)
+    layer = normd_torch.LayerNorm(6, activation=activation)
+    code = normd_torch._checks.activation_code(activation)
+    table = torch._decomp.decomposition_table
+    y = table[torch.ops.normd.layer_norm.default](x, 1, 1, None, None, 1e-5, code, 0.01)
+    torch.testing.assert_close(y, layer(x))
+
+
+@torch.no_grad()
+def test_onnx_has_operators_of_its_own(tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    made = model()
+    wanted = made(X)
+    normd_torch.replace(made, fuse_activations=True)
+    path = tmp_path / "model.onnx"
+    torch.onnx.export(made, (X,), path, dynamo=True, verbose=False)
+    y = runtime.InferenceSession(path).run(None, {"input": X.numpy()})[0]
+    torch.testing.assert_close(torch.from_numpy(y), wanted, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_nested_tensors_and_quantized_modules_are_told():
+    nested = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)])
+    with pytest.raises((RuntimeError, NotImplementedError), match=r"[Nn]ested"):
+        normd_torch.layer_norm(nested, 4)
+    with pytest.raises((RuntimeError, NotImplementedError), match=r"[Nn]ested"):
+        normd_torch.LayerNorm(4)(nested)
+    quantized = torch.ao.nn.quantized.LayerNorm(
+        4, nn.Parameter(torch.ones(4)), nn.Parameter(torch.zeros(4)), 1.0, 0
+    )
+    assert normd_torch.replace(quantized).left == {"": "quantized"}
+    x = torch.quantize_per_tensor(torch.randn(2, 4), 0.1, 0, torch.quint8)
+    with pytest.raises((RuntimeError, NotImplementedError), match=r"quint8|Quantized"):
+        normd_torch.layer_norm(x, 4)
+
+
+class LayerNorm2d(nn.LayerNorm):
+    """As torchvision's and timm's."""
+
+    def forward(self, x):
+        x = x.permute(0, 2, 3, 1)
+        x = functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+        return x.permute(0, 3, 1, 2)
+
+
+class Computed2d(nn.LayerNorm):
+    """The same by hand, whose result is row-major."""
+
+    def forward(self, x):
+        mean = x.mean(1, keepdim=True)
+        var = (x - mean).pow(2).mean(1, keepdim=True)
+        x = (x - mean) / torch.sqrt(var + self.eps)
+        return self.weight[:, None, None] * x + self.bias[:, None, None]
+
+
+@pytest.mark.parametrize("kind", [LayerNorm2d, Computed2d])
+@pytest.mark.parametrize("shape", [(2, 6, 5, 7), (1, 6, 1, 7), (2, 6, 1, 1), (2, 1, 5, 7)])
+@torch.no_grad()
+def test_the_next_convolution_gets_the_layout_that_eager_gives_it(kind, shape):
+    eager = kind(shape[1])
+    ours = copy.deepcopy(eager)
+    normd_torch.replace(ours)
+    assert isinstance(ours, normd_torch.LayerNorm)
+    for x in (torch.randn(shape), torch.randn(shape).to(memory_format=torch.channels_last)):
+        y, wanted = ours(x), eager(x)
+        torch.testing.assert_close(y, wanted)
+        for layout in (torch.contiguous_format, torch.channels_last):
+            assert y.is_contiguous(memory_format=layout) == wanted.is_contiguous(
+                memory_format=layout
+            )
+    normd_torch.restore(ours)
+    assert "_channels_last" not in vars(ours)
