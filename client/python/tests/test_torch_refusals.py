@@ -127,7 +127,7 @@ DTYPES = {each for each in vars(torch).values() if isinstance(each, torch.dtype)
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES - FLOATS, key=str), ids=str)
 def test_other_types_are_refused_by_name(dtype):
-    """Of x, of a parameter, of a second input, and of `out`."""
+    """As x, a parameter, a second input, and `out`."""
     try:
         x = torch.empty(4, 8, dtype=dtype)
     except (RuntimeError, TypeError):

@@ -132,7 +132,7 @@ _DEEPSEEK = {
 }
 _T5 = {"d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, "feed_forward_proj": "gated-gelu"}
 _MAMBA = {"hidden_size": WIDTH, "num_hidden_layers": 2, "vocab_size": TOKENS}
-_MAMBA2 = {**_MAMBA, "num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 16}
+_MAMBA2 = {**_MAMBA, "num_heads": WIDTH // 8, "head_dim": 16, "n_groups": 2, "state_size": 16}
 _BERT = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
 _NEXT = {
     "layer_types": ["linear_attention", "full_attention"],
