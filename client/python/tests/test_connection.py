@@ -6,12 +6,14 @@ import asyncio
 import logging
 import subprocess
 import sys
+import threading
 import time
 from concurrent import futures
 
 import grpc
 import numpy as np
 import pytest
+from conftest import Server
 
 import normd
 from normd import _in_flight, retry
@@ -45,6 +47,23 @@ def test_retries_last_as_long_as_the_timeout(make_client, fake_server):
     with pytest.raises((normd.UnavailableError, normd.DeadlineExceededError)):
         client.normalize("m", X, timeout=0.5)
     assert time.monotonic() - begin > 0.4
+
+
+@pytest.mark.parametrize("method", ["normalize", "list_models", "wait_ready"])
+def test_calls_wait_for_a_server_that_starts_later(make_client, own_server, binaries, method):
+    """A restart, of some seconds: no call fails meanwhile."""
+    client = make_client(own_server.address)
+    client.wait_ready()
+    own_server.kill()
+    again: list[Server] = []
+    restart = threading.Timer(
+        1.0, lambda: again.append(Server(binaries, f"--listen={own_server.address}"))
+    )
+    restart.start()
+    x = np.ones((1, 64, 2, 2), "f4")
+    getattr(client, method)(*["instance_norm_64", x] if method == "normalize" else [])
+    restart.join()
+    again[0].close()
 
 
 def test_without_a_timeout_retries_end_too(monkeypatch, make_client, fake_server):
