@@ -44,7 +44,12 @@ def speed(eager: Any, ours: Any, inputs: Any, rounds: int) -> float:
 
 def line(architecture: Any, rounds: int, threads: tuple[int, ...]) -> str:
     import torch
-    from test_torch_architectures import double_reference, error, first_tensor, to
+    from test_torch_architectures import (  # type: ignore[import-not-found]
+        double_reference,
+        error,
+        first_tensor,
+        to,
+    )
 
     import normd.torch
 
@@ -77,7 +82,7 @@ def main() -> None:
     for name in ("width", "length", "side"):
         os.environ[f"NORMD_MODELS_{name.upper()}"] = getattr(options, name)
     import torch
-    from torch_architectures import ARCHITECTURES
+    from torch_architectures import ARCHITECTURES  # type: ignore[import-not-found]
 
     threads = tuple(map(int, options.threads.split(",")))
     heads = [f"{dtype}, {count}" for dtype in DTYPES for count in threads]

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch._decomp import register_decomposition
-from torch.nn import functional
+from torch import Tensor, _decomp
 
 from normd.torch._library import dims_of
+
+functional: Any = torch.nn.functional  # Typed in part.
+register_decomposition: Any = _decomp.register_decomposition
 
 # By the numbers of kernels/norm_c.h.
 _ACTIVATIONS: dict[int, Callable[[Tensor, float], Tensor]] = {
@@ -35,7 +36,7 @@ def _finish(x: Tensor, y: Tensor, activation: int, slope: float) -> Tensor:
     return _ACTIVATIONS[activation](y, slope).to(x.dtype)
 
 
-def _like(x: Tensor, *parameters: Tensor | None) -> list[Tensor | None]:
+def _like(x: Tensor, *parameters: Tensor | None) -> list[Any]:
     return [None if each is None else each.to(x.dtype) for each in parameters]
 
 
@@ -73,7 +74,7 @@ def _batch_norm(
 ) -> Any:  # fmt: skip
     wide = _wide(x)
     parameters = _like(wide, running_mean, running_var, weight, bias)
-    return _finish(x, functional.batch_norm(wide, *parameters, eps=eps), activation, slope)  # type: ignore[arg-type]
+    return _finish(x, functional.batch_norm(wide, *parameters, eps=eps), activation, slope)
 
 
 def _group_norm(
