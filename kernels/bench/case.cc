@@ -83,7 +83,8 @@ bool ParseQuantization(const std::string& text, NormSpec* spec) {
 }
 
 // Parses one stage after a "+".
-Status ParseStage(const std::string& text, NormSpec* spec) {
+Status ParseStage(const std::string& text, Case* c) {
+  NormSpec* const spec = &c->spec;
   if (text == "residual") {
     spec->residual = spec->residual_out = true;
   } else if (text == "gate") {
@@ -92,10 +93,20 @@ Status ParseStage(const std::string& text, NormSpec* spec) {
     spec->scale = true;
   } else if (text == "shift") {
     spec->shift = true;
+  } else if (text == "input_bias") {
+    c->input_bias = true;
+  } else if (text == "statistics") {
+    c->statistics = true;
+  } else if (text == "input_multiply") {
+    spec->combine_input = Combine::kMultiply;
+  } else if (text == "input_multiply_silu") {
+    spec->combine_input = Combine::kMultiplySilu;
   } else if (text == "multiply") {
     spec->combine_output = Combine::kMultiply;
   } else if (text == "multiply_silu") {
     spec->combine_output = Combine::kMultiplySilu;
+  } else if (text == "style_tensor") {
+    spec->style = Style::kTensor;
   } else if (text.starts_with("styles:") && ParsePositive(text.substr(7), &spec->styles)) {
     spec->style = Style::kIndex;
   } else if (!ParseQuantization(text, spec)) {
@@ -115,16 +126,19 @@ Status ParseNorm(const std::string& text, std::int64_t channels, NormSpec* spec)
     *spec = BatchNormSpec(channels, dtype);
   } else if (name == "layer_norm") {
     *spec = LayerNormSpec(channels, dtype);
-  } else if (name == "rms_norm" || name == "l2_norm") {
+  } else if (name == "rms_norm" || name == "l1_norm" || name == "l2_norm" || name == "max_norm") {
     *spec = RmsNormSpec(channels, dtype);
+    if (name == "l1_norm") spec->statistics = Statistics::kSumOfAbsolutes;
     if (name == "l2_norm") spec->statistics = Statistics::kRootOfSquares;
+    if (name == "max_norm") spec->statistics = Statistics::kLargestAbsolute;
   } else if (std::int64_t groups = 0;
              name.starts_with("group_norm:") && ParsePositive(name.substr(11), &groups)) {
     *spec = GroupNormSpec(channels, groups, dtype);
   } else {
     return InvalidArgument("operation: \"" + text +
-                           "\", wanted instance_norm, batch_norm, layer_norm, rms_norm, l2_norm, "
-                           "group_norm:GROUPS, position_layer_norm or position_rms_norm");
+                           "\", wanted instance_norm, batch_norm, layer_norm, rms_norm, l1_norm, "
+                           "l2_norm, max_norm, group_norm:GROUPS, position_layer_norm or "
+                           "position_rms_norm");
   }
   if (positions) spec->rows = Rows::kPosition;
   return Status();
@@ -174,8 +188,10 @@ Status CutAxes(const std::string& text, Case* c) {
 }
 
 bool IsRowNorm(const std::string& operation) {
-  return operation.starts_with("layer_norm") || operation.starts_with("rms_norm") ||
-         operation.starts_with("l2_norm");
+  for (const char* name : {"layer_norm", "rms_norm", "l1_norm", "l2_norm", "max_norm"}) {
+    if (operation.starts_with(name)) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -190,8 +206,7 @@ const char* Name(Layout layout) {
 }
 
 std::int64_t Case::moved_bytes() const {
-  const int tensors =
-      1 + (spec.residual ? 1 : 0) + (spec.residual_out ? 1 : 0) + (spec.takes_other() ? 1 : 0);
+  const int tensors = 1 + (spec.residual_out ? 1 : 0) + (has_second() ? 1 : 0);
   const std::int64_t y = spec.quantization == Quantization::kNone ? tensor_bytes() : elements();
   return tensors * tensor_bytes() + y;
 }
@@ -239,7 +254,7 @@ Status MakeCase(const std::string& operation, const std::string& dtype, const st
   for (std::size_t begin = plus; begin != std::string::npos;) {
     const std::size_t end = operation.find('+', begin + 1);
     const std::string stage = operation.substr(begin + 1, end - begin - 1);
-    if (Status status = ParseStage(stage, &c.spec); !status.ok()) return status;
+    if (Status status = ParseStage(stage, &c); !status.ok()) return status;
     begin = end;
   }
   if (c.spec.channels % c.spec.groups != 0) {

@@ -37,12 +37,18 @@ struct Tensors {
     segment.spatial_runs = c.spatial_runs;
     if (c.spec.residual) segment.residual = second.get();
     if (c.spec.takes_other()) segment.other = second.get();
+    if (c.spec.style == Style::kTensor) {
+      segment.style_tensor = second.get();
+      segment.style_spatial = c.spatial;
+    }
     segment.residual_out = sum.get();
     if (c.spec.gate) segment.gate = gate.data();
     if (c.spec.scale) segment.scale = scale.data();
     if (c.spec.shift) segment.shift = shift.data();
     if (!indexes.empty()) segment.style_index = indexes.data();
     segment.scale_out = scales.get();
+    segment.mean_out = mean.get();
+    segment.rstd_out = rstd.get();
     return segment;
   }
 
@@ -51,6 +57,7 @@ struct Tensors {
   std::vector<char> gate, scale, shift;
   std::vector<std::int64_t> indexes;
   std::unique_ptr<float[]> scales;
+  std::unique_ptr<double[]> mean, rstd;
 };
 
 double MillisecondsOf(int calls, const auto& call) {
@@ -78,7 +85,7 @@ class CpuDevice : public Device {
     const Case& c = *scaled;
     Tensors tensors;
     if (Status status = Prepare(c, &tensors); !status.ok()) return status;
-    const HostParams params(c.spec, settings_.param_dtype, settings_.seed);
+    const HostParams params(c, settings_.param_dtype, settings_.seed);
     const Segment segment = tensors.segment(c);
     const auto bytes = static_cast<std::size_t>(c.tensor_bytes());
     char* const y = tensors.y.get();
@@ -142,9 +149,9 @@ class CpuDevice : public Device {
   Status Prepare(const Case& c, Tensors* out) {
     const NormSpec& spec = c.spec;
     const auto bytes = static_cast<std::size_t>(c.tensor_bytes());
-    for (auto [buffer, wanted] : {std::pair(&out->x, true), std::pair(&out->y, true),
-                                  std::pair(&out->second, spec.residual || spec.takes_other()),
-                                  std::pair(&out->sum, spec.residual_out)}) {
+    for (auto [buffer, wanted] :
+         {std::pair(&out->x, true), std::pair(&out->y, true),
+          std::pair(&out->second, c.has_second()), std::pair(&out->sum, spec.residual_out)}) {
       if (!wanted) continue;
       *buffer = Allocate(bytes);
       if (*buffer != nullptr) continue;
@@ -159,6 +166,12 @@ class CpuDevice : public Device {
       if (!wanted) continue;
       *values =
           RandomElements(spec.dtype, c.samples * spec.channels, -0.5, 0.5, settings_.seed + 5);
+    }
+    for (auto [values, wanted] :
+         {std::pair(&out->mean, spec.statistics == Statistics::kMeanVariance),
+          std::pair(&out->rstd, true)}) {
+      if (!c.statistics || !wanted) continue;
+      *values = std::make_unique<double[]>(static_cast<std::size_t>(c.rows()));
     }
     if (spec.style == Style::kIndex) {
       for (std::int64_t n = 0; n < c.samples; ++n) out->indexes.push_back(7 * n % spec.styles);

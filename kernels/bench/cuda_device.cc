@@ -32,7 +32,8 @@ struct DeviceParams {
     for (auto [from, to, vector] :
          {std::tuple(&host.gamma, &gamma, &view.gamma), std::tuple(&host.beta, &beta, &view.beta),
           std::tuple(&host.mean, &mean, &view.mean),
-          std::tuple(&host.variance, &variance, &view.variance)}) {
+          std::tuple(&host.variance, &variance, &view.variance),
+          std::tuple(&host.input_bias, &input_bias, &view.input_bias)}) {
       if (from->empty()) continue;
       if (Status status = Upload(*from, to); !status.ok()) return status;
       *vector = {to->get(), host.dtype};
@@ -40,7 +41,7 @@ struct DeviceParams {
     return Status();
   }
 
-  DeviceBuffer gamma, beta, mean, variance;
+  DeviceBuffer gamma, beta, mean, variance, input_bias;
   NormParams view;
 };
 
@@ -83,9 +84,11 @@ class CudaDevice : public Device {
   Status Explain(const Case& c, std::string* out) override {
     cuda::Plan plan;
     if (Status status = ParseForced(); !status.ok()) return status;
-    const DType dtype = settings_.params_like_tensor ? c.spec.dtype : settings_.param_dtype;
     NormParams params;
-    params.gamma = params.beta = {&params, dtype};  // The address is not read.
+    const bool norm = c.spec.statistics > Statistics::kGiven;
+    // The addresses are not read.
+    if (!norm) params.gamma = params.beta = {&params, ParamType(c)};
+    if (c.input_bias) params.input_bias = {&params, ParamType(c)};
     Status status = cuda::MakePlan(c.spec, c.spatial, cuda::PresentParams::Of(params, c.spec.dtype),
                                    limits_, forced_, &plan);
     *out = cuda::Describe(plan);
@@ -93,6 +96,10 @@ class CudaDevice : public Device {
   }
 
  private:
+  DType ParamType(const Case& c) const {
+    return settings_.params_like_tensor ? c.spec.dtype : settings_.param_dtype;
+  }
+
   // The fused layer's tiles have other names.
   Status ParseForced() {
     return settings_.strategy.empty() ? Status()
@@ -106,7 +113,7 @@ class CudaDevice : public Device {
     const Case& c;
     std::vector<DeviceBuffer> x, y;         // Taken in turn.
     std::vector<DeviceBuffer> second, sum;  // Likewise; empty if the spec has none.
-    DeviceBuffer gate, scale, shift, indexes, scales;
+    DeviceBuffer gate, scale, shift, indexes, scales, mean, rstd;
     DeviceParams params;
     DeviceBuffer workspace;
     std::size_t workspace_bytes = 0;
@@ -121,12 +128,18 @@ class CudaDevice : public Device {
       segment.spatial_runs = c.spatial_runs;
       if (c.spec.residual) segment.residual = second[i].get();
       if (c.spec.takes_other()) segment.other = second[i].get();
+      if (c.spec.style == Style::kTensor) {
+        segment.style_tensor = second[i].get();
+        segment.style_spatial = c.spatial;
+      }
       if (c.spec.residual_out) segment.residual_out = sum[i].get();
       segment.gate = gate.get();
       segment.scale = scale.get();
       segment.shift = shift.get();
       segment.style_index = static_cast<const std::int64_t*>(indexes.get());
       segment.scale_out = static_cast<float*>(scales.get());
+      segment.mean_out = mean.get();
+      segment.rstd_out = rstd.get();
       return segment;
     }
   };
@@ -156,13 +169,12 @@ class CudaDevice : public Device {
     for (std::size_t i = 0; status.ok() && i < std::min<std::size_t>(sets, 64); ++i) {
       fill(i, &run->x);
       fill(i, &run->y);
-      if (spec.residual || spec.takes_other()) fill(i + 1000, &run->second);
+      if (run->c.has_second()) fill(i + 1000, &run->second);
       if (spec.residual_out) fill(i, &run->sum);
     }
     if (status.ok()) status = PrepareOfSamples(run);
     if (status.ok()) {
-      const DType dtype = settings_.params_like_tensor ? spec.dtype : settings_.param_dtype;
-      status = run->params.Fill(HostParams(spec, dtype, settings_.seed));
+      status = run->params.Fill(HostParams(run->c, ParamType(run->c), settings_.seed));
     }
     if (!status.ok()) return status;
     const Segment segment = run->segment(0);
@@ -196,6 +208,11 @@ class CudaDevice : public Device {
     if (status.ok() && spec.quantization_scale != QuantizationScale::kStatic) {
       status = Allocate(static_cast<std::size_t>(run->c.elements()) * sizeof(float), &run->scales);
     }
+    const bool centered = spec.statistics == Statistics::kMeanVariance;
+    for (auto [wanted, buffer] : {std::pair(centered, &run->mean), std::pair(true, &run->rstd)}) {
+      if (!run->c.statistics || !wanted || !status.ok()) continue;
+      status = Allocate(static_cast<std::size_t>(run->c.rows()) * sizeof(double), buffer);
+    }
     return status;
   }
 
@@ -227,12 +244,15 @@ class CudaDevice : public Device {
     }
     if (status.ok()) status = Normalize(run, 0);
     if (!status.ok()) return status;
-    // The reference on the device only has plain specs.
-    if (!IsPlain(run.c.spec, run.params.view) || run.c.spec.residual) {
+    // The reference on the device has plain specs and norms.
+    NormSpec plain = run.c.spec;
+    if (plain.statistics > Statistics::kGiven) plain.statistics = Statistics::kMeanSquare;
+    if (!IsPlain(plain, run.params.view) || plain.residual) {
       status = ToStatus(cudaStreamSynchronize(stream_), "run");
       if (!status.ok()) return status;
-      return MaxErrorOfStages(run.c, HostParams(run.c.spec, settings_.param_dtype, settings_.seed),
-                              segment, kCheckedElements, &out->max_error, &out->checked_elements);
+      const HostParams host(run.c, ParamType(run.c), settings_.seed);
+      return MaxErrorOfStages(run.c, host, segment, kCheckedElements, &out->max_error,
+                              &out->checked_elements);
     }
     DeviceError error;
     status =

@@ -44,8 +44,23 @@ __device__ double Activate(const NormSpec& spec, double v) {
 
 struct Statistics64 {
   double sum;
-  double squares;  // Sum over the deviations from the mean; for kMeanSquare, over the values.
+  // Sum of the squares of the deviations from the mean, or of the values; or of the absolutes, or
+  // the largest of these.
+  double squares;
 };
+
+__device__ bool IsNorm(const NormSpec& spec) { return spec.statistics > Statistics::kGiven; }
+
+// The factor of a row, by its Statistics64::squares.
+__device__ double ReciprocalOf(const NormSpec& spec, double squares, double length) {
+  if (!IsNorm(spec)) return 1 / sqrt(squares / length + spec.eps);
+  return 1 / max(spec.statistics == Statistics::kRootOfSquares ? sqrt(squares) : squares, spec.eps);
+}
+
+// The least error that counts: half the distance of the smallest results of a norm's type.
+__device__ double LeastError(const NormSpec& spec) {
+  return IsNorm(spec) && spec.dtype == DType::kFloat16 ? 0x1p-25 : 0;
+}
 
 // Calls visit(element of the tensor, channel) for the thread's share of one piece of one row.
 template <typename Visit>
@@ -69,6 +84,12 @@ __device__ void ForPiece(const NormSpec& spec, std::int64_t spatial, std::int64_
   }
 }
 
+// Replaces *largest by a value that is greater; both are at least 0, and their bits in order.
+__device__ void TakeLarger(double value, double* largest) {
+  atomicMax(reinterpret_cast<unsigned long long*>(largest),
+            static_cast<unsigned long long>(__double_as_longlong(value)));
+}
+
 __device__ void AddToBlockSum(double value, double* sum) {
   for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
   if (threadIdx.x % 32 == 0) atomicAdd(sum, value);
@@ -80,39 +101,46 @@ __global__ void SumRows(NormSpec spec, const void* x, std::int64_t spatial, std:
   const double length = static_cast<double>(spec.channels / spec.groups * spatial);
   for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
     const double mean =
-        spec.statistics == Statistics::kMeanSquare ? 0 : statistics[row].sum / length;
-    double sum = 0;
+        spec.statistics == Statistics::kMeanVariance ? statistics[row].sum / length : 0;
+    double sum = 0, largest = 0;
     ForPiece(spec, spatial, row, [&](std::int64_t i, std::int64_t) {
       const double v = Load(spec.dtype, x, i);
-      sum += kDeviations ? (v - mean) * (v - mean) : v;
+      largest = max(largest, fabs(v));
+      sum += !kDeviations                                     ? v
+             : spec.statistics == Statistics::kSumOfAbsolutes ? fabs(v)
+                                                              : (v - mean) * (v - mean);
     });
+    if (spec.statistics == Statistics::kLargestAbsolute) {
+      TakeLarger(largest, &statistics[row].squares);
+      continue;
+    }
     AddToBlockSum(sum, kDeviations ? &statistics[row].squares : &statistics[row].sum);
   }
 }
 
 __global__ void CompareRows(NormSpec spec, NormParams params, const void* x, const void* y,
                             std::int64_t spatial, std::int64_t rows, const Statistics64* statistics,
-                            unsigned long long* worst_bits) {
+                            double* worst_error) {
   const double length = static_cast<double>(spec.channels / spec.groups * spatial);
   double worst = 0;
   for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
     double mean = spec.statistics == Statistics::kMeanVariance ? statistics[row].sum / length : 0;
-    double variance = statistics[row].squares / length;
+    double reciprocal = ReciprocalOf(spec, statistics[row].squares, length);
+    const double unit = IsNorm(spec) ? reciprocal : 1;  // A result of 1 before the norm.
     ForPiece(spec, spatial, row, [&](std::int64_t i, std::int64_t channel) {
       if (spec.statistics == Statistics::kGiven) {
         mean = LoadOr(params.mean, channel, 0);
-        variance = LoadOr(params.variance, channel, 0);
+        reciprocal = 1 / sqrt(LoadOr(params.variance, channel, 0) + spec.eps);
       }
-      const double v = (Load(spec.dtype, x, i) - mean) / sqrt(variance + spec.eps);
+      const double v = (Load(spec.dtype, x, i) - mean) * reciprocal;
       const double want =
           Activate(spec, v * LoadOr(params.gamma, channel, 1) + LoadOr(params.beta, channel, 0));
       const double got = Load(spec.dtype, y, i);
-      const double error = fabs(got - want) / max(1.0, fabs(want));
+      const double error = (fabs(got - want) - LeastError(spec)) / max(unit, fabs(want));
       worst = isnan(error) ? INFINITY : max(worst, error);
     });
   }
-  // The bits of doubles >= 0 are ordered like the doubles.
-  atomicMax(worst_bits, static_cast<unsigned long long>(__double_as_longlong(worst)));
+  TakeLarger(worst, worst_error);
 }
 
 template <typename Word>
@@ -159,7 +187,7 @@ cudaError_t MaxErrorOnDevice(const NormSpec& spec, const NormParams& params, con
   const std::size_t bytes = static_cast<std::size_t>(rows) * sizeof(Statistics64) + 8;
   cudaError_t error = cudaMalloc(&memory, bytes);
   if (error != cudaSuccess) return error;
-  auto* const worst = static_cast<unsigned long long*>(memory);
+  auto* const worst = static_cast<double*>(memory);
   auto* const statistics = reinterpret_cast<Statistics64*>(worst + 1);
   error = cudaMemsetAsync(memory, 0, bytes, stream);
   if (error == cudaSuccess) {
@@ -175,14 +203,11 @@ cudaError_t MaxErrorOnDevice(const NormSpec& spec, const NormParams& params, con
                                                rows, statistics, worst);
     error = cudaGetLastError();
   }
-  unsigned long long bits = 0;
   if (error == cudaSuccess) {
-    error = cudaMemcpyAsync(&bits, worst, sizeof(bits), cudaMemcpyDeviceToHost, stream);
+    error = cudaMemcpyAsync(&out->max_error, worst, sizeof(*worst), cudaMemcpyDeviceToHost, stream);
   }
   if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
   cudaFree(memory);
-  static_assert(sizeof(bits) == sizeof(out->max_error));
-  memcpy(&out->max_error, &bits, sizeof(bits));
   out->elements = rows * length;
   return error;
 }

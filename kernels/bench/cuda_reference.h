@@ -17,7 +17,9 @@ cudaError_t FillFromPool(const void* pool, DType dtype, std::uint64_t seed, std:
                          void* x, cudaStream_t stream);
 
 struct DeviceError {
-  double max_error = 0;  // Largest |y - reference| / max(1, |reference|); infinite for a NaN.
+  // Largest |y - reference| / max(1, |reference|), for a norm max(its reciprocal, |reference|);
+  // infinite for a NaN.
+  double max_error = 0;
   std::int64_t elements = 0;
 };
 

@@ -22,11 +22,13 @@ class HostSample {
     const bool quantized = spec.quantization != Quantization::kNone;
     segment_ = device;
     segment_.samples = 1;
+    segment_.mean_out = segment_.rstd_out = nullptr;
     Take(tensor, &segment_.x);
     Take(quantized ? elements : tensor, &segment_.y);
     Take(tensor, &segment_.residual);
     Take(tensor, &segment_.residual_out);
     Take(tensor, &segment_.other);
+    Take(tensor, &segment_.style_tensor);
     Take(spec.channels * element, &segment_.gate);
     Take(spec.channels * element, &segment_.scale);
     Take(spec.channels * element, &segment_.shift);

@@ -73,30 +73,33 @@ std::vector<char> RandomElements(DType dtype, std::int64_t elements, double low,
   return out;
 }
 
-HostParams::HostParams(const NormSpec& spec, DType param_dtype, std::uint64_t seed)
-    : dtype(param_dtype),
-      gamma(RandomElements(dtype, spec.channels * std::max<std::int64_t>(spec.styles, 1), 0.5, 1.5,
-                           seed + 1)),
-      beta(RandomElements(dtype, spec.channels * std::max<std::int64_t>(spec.styles, 1), -0.5, 0.5,
-                          seed + 2)) {
-  // Norms by other than the mean square, and modulated ones, have no parameters.
-  if (spec.statistics > Statistics::kGiven || spec.scale || spec.shift) {
-    gamma.clear();
-    beta.clear();
-  } else if (spec.statistics == Statistics::kMeanSquare &&
-             (spec.residual || spec.quantization != Quantization::kNone)) {
-    beta.clear();  // As in language models.
+HostParams::HostParams(const Case& c, DType param_dtype, std::uint64_t seed) : dtype(param_dtype) {
+  const NormSpec& spec = c.spec;
+  if (spec.statistics == Statistics::kGiven) {
+    mean = RandomElements(dtype, spec.channels, -0.5, 0.5, seed + 3);
+    variance = RandomElements(dtype, spec.channels, 0.1, 2, seed + 4);
   }
-  if (spec.statistics != Statistics::kGiven) return;
-  mean = RandomElements(dtype, spec.channels, -0.5, 0.5, seed + 3);
-  variance = RandomElements(dtype, spec.channels, 0.1, 2, seed + 4);
+  if (c.input_bias) input_bias = RandomElements(dtype, spec.channels, -0.5, 0.5, seed + 6);
+  // Norms by other than the mean square, and those that other tensors modulate, have no gamma and
+  // beta.
+  if (spec.statistics > Statistics::kGiven || spec.scale || spec.shift ||
+      spec.style == Style::kTensor) {
+    return;
+  }
+  const std::int64_t elements = spec.channels * std::max<std::int64_t>(spec.styles, 1);
+  gamma = RandomElements(dtype, elements, 0.5, 1.5, seed + 1);
+  // As in language models.
+  const bool no_beta = spec.statistics == Statistics::kMeanSquare &&
+                       (spec.residual || c.input_bias || spec.combine_input != Combine::kNone ||
+                        spec.quantization != Quantization::kNone);
+  if (!no_beta) beta = RandomElements(dtype, elements, -0.5, 0.5, seed + 2);
 }
 
 NormParams HostParams::view() const {
   const auto vector = [this](const std::vector<char>& data) {
     return ParamVector{data.empty() ? nullptr : data.data(), dtype};
   };
-  return {vector(gamma), vector(beta), vector(mean), vector(variance), ParamVector()};
+  return {vector(gamma), vector(beta), vector(mean), vector(variance), vector(input_bias)};
 }
 
 double MaxError(const NormSpec& spec, const NormParams& params, const Segment& segment,

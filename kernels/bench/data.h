@@ -27,13 +27,13 @@ constexpr std::int64_t PoolOffset(std::int64_t chunk, std::uint64_t seed) {
                                    static_cast<std::uint64_t>(kPoolElements - kPoolChunkElements));
 }
 
-// The parameters of a case: gamma and beta, and mean and variance where the spec needs them.
+// The parameters of a case: gamma and beta, and the others where the case needs them.
 struct HostParams {
-  HostParams(const NormSpec& spec, DType dtype, std::uint64_t seed);
+  HostParams(const Case& c, DType dtype, std::uint64_t seed);
   NormParams view() const;
 
   DType dtype;
-  std::vector<char> gamma, beta, mean, variance;  // The last two may be empty.
+  std::vector<char> gamma, beta, mean, variance, input_bias;  // Any may be empty.
 };
 
 // StagedMaxError over whole rows at even distances, including the first and the last, of about

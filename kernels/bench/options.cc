@@ -15,13 +15,15 @@ norm_bench measures the normalizations' speed and error against a copy of the sa
   norm_bench --device=cuda --ops=rms_norm,layer_norm --shapes=4096x8192 --dtypes=bfloat16
 
   --device=cpu|cuda       where to run (cpu)
-  --ops=LIST              instance_norm, batch_norm, layer_norm, rms_norm, l2_norm, group_norm:GROUPS,
-                          position_layer_norm, position_rms_norm; each with any of +relu,
-                          +leaky_relu, +silu, +gelu, +gelu_tanh, and of +residual, +gate,
-                          +scale, +shift, +styles:COUNT, +multiply, +multiply_silu, and +int8 or
-                          +e4m3, alone or with :row or :block
-  --shapes=LIST           such as 16x512x128x128; layer_norm and rms_norm normalize over all
-                          dimensions but the first
+  --ops=LIST              instance_norm, batch_norm, layer_norm, rms_norm, l1_norm, l2_norm,
+                          max_norm, group_norm:GROUPS, position_layer_norm,
+                          position_rms_norm; each with any of +relu, +leaky_relu, +silu, +gelu,
+                          +gelu_tanh, and of +residual, +gate, +scale, +shift, +styles:COUNT,
+                          +style_tensor, +input_bias, +input_multiply, +input_multiply_silu,
+                          +multiply, +multiply_silu, +statistics, and +int8 or +e4m3, alone or
+                          with :row or :block
+  --shapes=LIST           such as 16x512x128x128; layer_norm, rms_norm, l1_norm, l2_norm and
+                          max_norm normalize over all dimensions but the first
   --dtypes=LIST           float32, float64, float16, bfloat16 (float32)
   --layouts=LIST          first, last (first)
   --param_dtype=DTYPE     of gamma, beta, mean and variance (float32)

@@ -13,7 +13,7 @@ struct Lines {
   std::vector<std::string> shapes;
 };
 
-const std::vector<Lines>& AllLines() {
+const std::vector<Lines>& PlainLines() {
   static const auto* const lines = new std::vector<Lines>{
       // The headline tensors.
       {{"instance_norm", "group_norm:8", "batch_norm"}, {"f32"}, {"first"}, {"112x64x512x512"}},
@@ -66,14 +66,29 @@ const std::vector<Lines>& AllLines() {
       {{"instance_norm"}, {"f32"}, {"first"}, {"1x64x56x56", "8x64x32x32", "64x64x14x14"}},
       {{"group_norm:4"}, {"f32"}, {"first", "last"}, {"8x64x32x32"}},
       {{"batch_norm"}, {"f32", "bf16"}, {"first"}, {"8x64x56x56"}},
-      // Stages.
+  };
+  return *lines;
+}
+
+// Norms with stages, and norms other than the mean square.
+const std::vector<Lines>& StageLines() {
+  static const auto* const lines = new std::vector<Lines>{
       {{"rms_norm+residual", "layer_norm+residual", "rms_norm+e4m3:row"},
        {"bf16"},
        {"first"},
-       {"16384x4096", "8192x7168"}},
+       {"16384x4096", "8192x7168", "8192x4097"}},
+      {{"rms_norm+input_multiply_silu", "layer_norm+input_bias", "layer_norm+statistics"},
+       {"f32", "bf16"},
+       {"first"},
+       {"16384x4096"}},
       {{"rms_norm+residual", "rms_norm+e4m3:row"}, {"bf16"}, {"first"}, {"4096x65536"}},
       {{"layer_norm+residual"}, {"f32"}, {"first"}, {"512x262144"}},
       {{"l2_norm"}, {"bf16"}, {"first"}, {"65536x768"}},
+      {{"l1_norm", "l2_norm", "max_norm"},
+       {"f32", "bf16"},
+       {"first"},
+       {"512x65536", "512x65535", "1x33554432"}},
+      {{"l2_norm"}, {"f32"}, {"first"}, {"112x64x512x512", "16x64x256x256", "1x1879048192"}},
       {{"position_layer_norm", "position_rms_norm"}, {"f16"}, {"first"}, {"16x512x128x128"}},
       {{"position_rms_norm"}, {"f32"}, {"first"}, {"112x64x512x512"}},
       {{"position_layer_norm+scale+shift", "position_layer_norm+residual+gate+scale+shift"},
@@ -85,26 +100,33 @@ const std::vector<Lines>& AllLines() {
        {"first"},
        {"16x64x512x512"}},
       {{"instance_norm", "instance_norm+styles:32"}, {"f32"}, {"first"}, {"16x64x512x512"}},
+      {{"instance_norm+style_tensor"},
+       {"f32", "bf16"},
+       {"first"},
+       {"16x512x16x16", "16x512x32x32", "16x512x64x64", "16x64x512x512"}},
   };
   return *lines;
+}
+
+void AddCases(const Lines& lines, std::vector<Case>* suite) {
+  for (const std::string& operation : lines.operations) {
+    for (const std::string& dtype : lines.dtypes) {
+      for (const std::string& layout : lines.layouts) {
+        for (const std::string& shape : lines.shapes) {
+          Case c;
+          if (MakeCase(operation, dtype, layout, shape, &c).ok()) suite->push_back(std::move(c));
+        }
+      }
+    }
+  }
 }
 
 }  // namespace
 
 std::vector<Case> FullSuite() {
   std::vector<Case> suite;
-  for (const Lines& lines : AllLines()) {
-    for (const std::string& operation : lines.operations) {
-      for (const std::string& dtype : lines.dtypes) {
-        for (const std::string& layout : lines.layouts) {
-          for (const std::string& shape : lines.shapes) {
-            Case c;
-            if (MakeCase(operation, dtype, layout, shape, &c).ok()) suite.push_back(std::move(c));
-          }
-        }
-      }
-    }
-  }
+  for (const Lines& lines : PlainLines()) AddCases(lines, &suite);
+  for (const Lines& lines : StageLines()) AddCases(lines, &suite);
   return suite;
 }
 

@@ -72,10 +72,14 @@ inline bool IsModulatedByGamma(const NormSpec& spec) {
 }
 inline bool IsModulated(const NormSpec& spec) { return spec.scale || IsModulatedByGamma(spec); }
 
+// Whether the rows of a launch are divided by a norm of theirs (RowSums::kNorms).
+inline bool IsNorm(const Launch& launch) { return launch.spec.statistics > Statistics::kGiven; }
+
 inline RowBatch EmptyRowBatch(const Launch& launch) {
   RowBatch batch = {};
   batch.groups = Divisor(static_cast<std::uint32_t>(launch.spec.groups));
-  batch.channels_per_group = launch.spec.channels / launch.spec.groups;
+  // A norm has no parameters, and so one channel.
+  batch.channels_per_group = IsNorm(launch) ? 1 : launch.spec.channels / launch.spec.groups;
   batch.gamma = launch.params.gamma;
   batch.beta = launch.params.beta;
   batch.eps = Constant(launch.spec.eps);
@@ -84,6 +88,7 @@ inline RowBatch EmptyRowBatch(const Launch& launch) {
   batch.leaky_slope = Constant(launch.spec.leaky_slope);
   batch.activation = launch.spec.activation;
   batch.centered = launch.spec.statistics == Statistics::kMeanVariance;
+  batch.norm = launch.spec.statistics;
   return batch;
 }
 
@@ -110,6 +115,9 @@ inline std::int64_t AppendSamples(const NormSpec& spec, const Segment& segment, 
     entry.shift = static_cast<const char*>(batch->beta.data);
     entry.sample_rows = Divisor(static_cast<std::uint32_t>(kMaxRows));
   }
+  entry.mean_out = rest.mean_out;
+  entry.rstd_out = rest.rstd_out;
+  batch->statistics_out |= rest.mean_out != nullptr || rest.rstd_out != nullptr;
   if (entry.elements <= kMaxRows) {
     entry.spatial_divisor = Divisor(static_cast<std::uint32_t>(segment.spatial));
   }

@@ -245,6 +245,17 @@ __device__ inline void Activate(Activation activation, Accumulator<T> leaky_slop
   });
 }
 
+// Writes mean_out and rstd_out of row `index`, if they are wanted; one thread of a row calls it. It
+// looks for the segment again, because to keep it would take registers.
+template <typename A>
+__device__ inline void WriteStatistics(const RowBatch& batch, std::uint32_t index,
+                                       const RowScale<A>& scale) {
+  if (!batch.statistics_out) return;
+  const RowSegment& segment = FindSegment(batch, &index);
+  if (segment.mean_out != nullptr) static_cast<A*>(segment.mean_out)[index] = scale.mean;
+  if (segment.rstd_out != nullptr) static_cast<A*>(segment.rstd_out)[index] = scale.rstd;
+}
+
 // The factor and offset of a channel's elements: y = (x - mean) * factor + offset.
 template <typename A>
 struct ChannelFactors {

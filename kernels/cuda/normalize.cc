@@ -31,6 +31,18 @@ struct PlannedSegments {
   Segment whole;  // kFactors: the only segment, unchanged.
 };
 
+// Segments whose statistics a kernel of their own computes, by one plan.
+struct PlannedStatistics {
+  Plan plan;
+  NormSpec spec;
+  std::vector<Segment> segments;
+};
+
+struct PlannedBatch {
+  std::vector<PlannedSegments> parts;
+  std::vector<PlannedStatistics> statistics;
+};
+
 const NormParams& ParamsOf(const Segment& segment, const NormParams& params) {
   return segment.params != nullptr ? *segment.params : params;
 }
@@ -61,6 +73,48 @@ void AddSegment(PlannedSegments next, std::vector<PlannedSegments>* planned) {
   }
 }
 
+// Whether the kernel that computes y also writes mean_out and rstd_out. Those of whole rows number
+// them as they lie in memory, where the groups of a position are adjacent; the contract counts all
+// positions of a group first.
+bool WritesStatistics(const NormSpec& spec, const Plan& plan) {
+  switch (plan.strategy) {
+    case Strategy::kStages: return true;
+    case Strategy::kWarp:
+    case Strategy::kBlock:
+    case Strategy::kCluster:
+    case Strategy::kGrid:
+    case Strategy::kSplit: return spec.rows == Rows::kGroup || spec.groups == 1;
+    default: return false;
+  }
+}
+
+// Moves a segment's statistics from the kernels that compute y to one of their own.
+void MoveStatistics(const NormSpec& spec, const DeviceLimits& limits, Segment* segment,
+                    std::vector<PlannedStatistics>* planned) {
+  if (segment->mean_out == nullptr && segment->rstd_out == nullptr) return;
+  NormSpec own;
+  own.statistics = spec.statistics;
+  own.dtype = spec.dtype;
+  own.layout = spec.layout;
+  own.channels = spec.channels;
+  own.groups = spec.groups;
+  own.eps = spec.eps;
+  own.rows = spec.rows;
+  Segment wanted;
+  wanted.x = segment->x;
+  wanted.samples = segment->samples;
+  wanted.spatial = segment->spatial;
+  std::swap(wanted.mean_out, segment->mean_out);
+  std::swap(wanted.rstd_out, segment->rstd_out);
+  Plan plan;
+  PlanStages(own, segment->spatial, limits, &plan);
+  auto same = std::find_if(planned->begin(), planned->end(), [&](const PlannedStatistics& other) {
+    return other.plan == plan && other.spec.layout == own.layout;
+  });
+  if (same == planned->end()) same = planned->insert(same, {plan, own, {}});
+  same->segments.push_back(wanted);
+}
+
 Status RefuseRows(const char* field, std::int64_t rows) {
   return Status(StatusCode::kUnsupported,
                 std::string(field) + ": " + std::to_string(rows) + ", wanted fewer than 2^31");
@@ -73,7 +127,7 @@ void TakeLayout(NormSpec* spec, Segment* segment) {
 
 Status PlanSegments(const NormSpec& batch_spec, const NormParams& params, const Segment* segments,
                     std::size_t count, const DeviceLimits& limits, Strategy forced,
-                    std::vector<PlannedSegments>* planned) {
+                    PlannedBatch* planned) {
   for (std::size_t i = 0; i < count; ++i) {
     if (segments[i].samples == 0 || segments[i].spatial == 0) continue;
     NormSpec spec = batch_spec;
@@ -102,10 +156,13 @@ Status PlanSegments(const NormSpec& batch_spec, const NormParams& params, const 
           !status.ok()) {
         return status;
       }
+      if (!WritesStatistics(spec, next.plan)) {
+        MoveStatistics(spec, limits, &piece, &planned->statistics);
+      }
       next.segments.push_back(piece);
       next.segments.front().samples = lowered.samples;
       next.segments.front().spatial = lowered.spatial;
-      AddSegment(std::move(next), planned);
+      AddSegment(std::move(next), &planned->parts);
       if (piece.samples == rest.samples) break;
       rest = SamplesOf(spec, rest, piece.samples, rest.samples - piece.samples);
     }
@@ -138,12 +195,12 @@ std::size_t ScratchBytes(const NormSpec& spec, const DeviceLimits& limits,
 
 // Plans run one after another on one stream, so they use the same scratch.
 std::size_t WorkspaceBytes(const NormSpec& spec, const DeviceLimits& limits,
-                           const std::vector<PlannedSegments>& planned) {
+                           const PlannedBatch& planned) {
   std::size_t scratch = 0;
-  for (const PlannedSegments& part : planned) {
+  for (const PlannedSegments& part : planned.parts) {
     scratch = std::max(scratch, ScratchBytes(spec, limits, part));
   }
-  return planned.empty() ? 0 : kExchangeBytes + scratch;
+  return planned.parts.empty() ? 0 : kExchangeBytes + scratch;
 }
 
 Status Enqueue(const Launch& launch) {
@@ -161,56 +218,14 @@ Status Enqueue(const Launch& launch) {
   return Status(StatusCode::kUnsupported, "strategy: the plan names none");
 }
 
-// Enqueues the statistics that segments of specialised kernels want beside y. They come before y,
-// which may be written over x.
-Status EnqueueStatistics(const NormSpec& spec, const NormParams& params, const Segment* segments,
-                         std::size_t count, const DeviceLimits& limits, cudaStream_t stream) {
-  NormSpec statistics_spec;
-  statistics_spec.statistics = spec.statistics;
-  statistics_spec.dtype = spec.dtype;
-  statistics_spec.layout = spec.layout;
-  statistics_spec.channels = spec.channels;
-  statistics_spec.groups = spec.groups;
-  statistics_spec.eps = spec.eps;
-  statistics_spec.rows = spec.rows;
+// Statistics come before y, which may be written over x.
+Status EnqueueStatistics(const PlannedStatistics& part, const DeviceLimits& limits,
+                         cudaStream_t stream) {
   const NormParams none;
-  struct Part {
-    Plan plan;
-    Layout layout;
-    std::vector<Segment> segments;
-  };
-  std::vector<Part> parts;
-  for (std::size_t i = 0; i < count; ++i) {
-    Segment segment = segments[i];
-    if (segment.samples == 0 || segment.spatial == 0) continue;
-    if (segment.mean_out == nullptr && segment.rstd_out == nullptr) continue;
-    const PresentParams present = PresentParams::Of(ParamsOf(segment, params), spec.dtype);
-    NormSpec own = spec;
-    TakeLayout(&own, &segment);
-    if (LowerSegment(own, segment.spatial, present) == Lowering::kStages) continue;
-    statistics_spec.layout = own.layout;
-    Segment wanted;
-    wanted.x = segment.x;
-    wanted.samples = segment.samples;
-    wanted.spatial = segment.spatial;
-    wanted.mean_out = segment.mean_out;
-    wanted.rstd_out = segment.rstd_out;
-    Plan plan;
-    PlanStages(statistics_spec, segment.spatial, limits, &plan);
-    auto same = std::find_if(parts.begin(), parts.end(), [&](const Part& part) {
-      return part.plan == plan && part.layout == own.layout;
-    });
-    if (same == parts.end()) same = parts.insert(same, {plan, own.layout, {}});
-    same->segments.push_back(wanted);
-  }
-  for (const Part& part : parts) {
-    statistics_spec.layout = part.layout;
-    const std::vector<Segment>& wanted = part.segments;
-    const Launch launch = {statistics_spec, none,   limits,  part.plan, wanted.data(),
-                           wanted.size(),   stream, nullptr, nullptr};
-    if (Status status = LaunchStatistics(launch); !status.ok()) return status;
-  }
-  return Status();
+  const Launch launch = {
+      part.spec, none,    limits, part.plan, part.segments.data(), part.segments.size(),
+      stream,    nullptr, nullptr};
+  return LaunchStatistics(launch);
 }
 
 // A part of a batch: its factors, if it has any, and its rows.
@@ -309,8 +324,8 @@ std::size_t WorkspaceBytes(const NormSpec& spec, const Segment* segments, std::s
   widest.gamma = widest.beta = {&widest, DType::kFloat64};
   std::size_t bytes = 0;
   for (const NormParams& params : {NormParams(), widest}) {
-    std::vector<PlannedSegments> planned;
-    if (!PlanSegments(spec, params, counts.data(), count, limits, forced, &planned).ok()) return 0;
+    PlannedBatch planned;
+    if (!PlanSegments(spec, params, counts.data(), count, limits, forced, &planned).ok()) continue;
     bytes = std::max(bytes, WorkspaceBytes(spec, limits, planned));
   }
   return bytes;
@@ -330,7 +345,7 @@ Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* 
     return Status(StatusCode::kUnsupported,
                   "groups: " + std::to_string(spec.groups) + ", wanted fewer than 2^31");
   }
-  std::vector<PlannedSegments> planned;
+  PlannedBatch planned;
   if (Status status = PlanSegments(spec, params, segments, count, limits, options.forced, &planned);
       !status.ok()) {
     return status;
@@ -339,15 +354,16 @@ Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* 
       !status.ok()) {
     return status;
   }
-  if (options.new_workspace && std::any_of(planned.begin(), planned.end(), Exchanges)) {
+  if (options.new_workspace && std::any_of(planned.parts.begin(), planned.parts.end(), Exchanges)) {
     Status status = InitWorkspace(options.workspace, options.workspace_bytes, options.stream);
     if (!status.ok()) return status;
   }
-  if (Status status = EnqueueStatistics(spec, params, segments, count, limits, options.stream);
-      !status.ok()) {
-    return status;
+  for (const PlannedStatistics& part : planned.statistics) {
+    if (Status status = EnqueueStatistics(part, limits, options.stream); !status.ok()) {
+      return status;
+    }
   }
-  for (const PlannedSegments& part : planned) {
+  for (const PlannedSegments& part : planned.parts) {
     if (Status status = EnqueuePart(spec, params, limits, part, options); !status.ok()) {
       return status;
     }

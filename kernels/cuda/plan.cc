@@ -21,7 +21,7 @@ Status MakeLoweredPlan(const NormSpec& spec, Lowering lowering, std::int64_t spa
                        Plan* plan) {
   *plan = Plan();
   if (lowering == Lowering::kStages) {
-    PlanStages(spec, spatial, limits, plan);
+    PlanStages(spec, spatial, params, limits, plan);
   } else if (spec.statistics == Statistics::kGiven) {
     plan->strategy = Strategy::kElementwise;
   } else if (!RowsAreContiguous(spec, spatial)) {

@@ -42,11 +42,13 @@ struct RowSegment {
   const char* scale;
   const char* shift;    // Null if absent.
   Divisor sample_rows;  // Rows of a sample.
+  void* mean_out;       // As Segment's, from the segment's first row on.
+  void* rstd_out;
 };
 
 // As many segments as fit, with the rest, into the 4 KiB of kernel parameters that every device
 // has.
-inline constexpr int kMaxRowSegments = 40;
+inline constexpr int kMaxRowSegments = 36;
 
 // A kernel parameter. Rows are numbered through the segments, samples and groups of a launch. The
 // fields that a row needs first are adjacent and in front: constant memory is loaded line by line.
@@ -60,8 +62,10 @@ struct RowBatch {
   Constant eps;
   Constant leaky_slope;
   Activation activation;
-  bool centered;       // Statistics::kMeanVariance.
-  float scale_offset;  // With Lowering::kModulated; or the weights' offset.
+  bool centered;        // Statistics::kMeanVariance.
+  bool statistics_out;  // A segment may have mean_out or rstd_out.
+  Statistics norm;      // In kernels of RowSums::kNorms.
+  float scale_offset;   // With Lowering::kModulated; or the weights' offset.
   RowSegment segments[kMaxRowSegments];
 };
 static_assert(sizeof(RowBatch) <= 4000, "kernel parameters hold 4096 bytes");
@@ -98,19 +102,25 @@ __device__ inline Row RowOf(const RowBatch& batch, const RowSegment& segment, st
           segment.shift == nullptr ? nullptr : segment.shift + of_channels};
 }
 
-__device__ inline Row FindRow(const RowBatch& batch, std::uint32_t index) {
-  if (batch.segment_count == 1) return RowOf(batch, batch.segments[0], index);
+// The segment of row `index`; turns the index into the row's number in it.
+__device__ inline const RowSegment& FindSegment(const RowBatch& batch, std::uint32_t* index) {
+  if (batch.segment_count == 1) return batch.segments[0];
   int low = 0;
   for (int high = batch.segment_count - 1; low < high;) {
     const int middle = (low + high) / 2;
-    if (index < batch.segments[middle].end_row) {
+    if (*index < batch.segments[middle].end_row) {
       high = middle;
     } else {
       low = middle + 1;
     }
   }
-  return RowOf(batch, batch.segments[low],
-               index - (low == 0 ? 0 : batch.segments[low - 1].end_row));
+  if (low > 0) *index -= batch.segments[low - 1].end_row;
+  return batch.segments[low];
+}
+
+__device__ inline Row FindRow(const RowBatch& batch, std::uint32_t index) {
+  const RowSegment& segment = FindSegment(batch, &index);
+  return RowOf(batch, segment, index);
 }
 
 }  // namespace normd::norm::cuda

@@ -60,6 +60,29 @@ TEST_F(CudaStrategiesTest, RowsOverSeveralBlocksHaveTheSameBitsAtEveryAddress) {
   }
 }
 
+// Norms of rows over 64 KiB, ragged and of whole vectors, in one channel or several.
+TEST_F(CudaStrategiesTest, NormsOfLongRowsHaveTheSameBitsAtEveryAddress) {
+  for (const Statistics statistics :
+       {Statistics::kSumOfAbsolutes, Statistics::kRootOfSquares, Statistics::kLargestAbsolute}) {
+    for (const DType dtype : kTypes) {
+      for (const Strategy strategy : {Strategy::kCluster, Strategy::kGrid, Strategy::kSplit}) {
+        if (dtype == DType::kFloat64 && strategy != Strategy::kSplit) continue;
+        if (strategy == Strategy::kCluster && limits_.resident_clusters[16] == 0) continue;
+        for (const std::int64_t length : {33000, 65536, 200000, 200001}) {
+          NormSpec spec = RmsNormSpec(length, dtype);
+          spec.statistics = statistics;
+          ExpectSameBitsAtEveryAddress(this, spec, 1, strategy, DType::kFloat32);
+        }
+        NormSpec spec = GroupNormSpec(8, 2, dtype);
+        spec.statistics = statistics;
+        for (const std::int64_t spatial : {12500, 50000}) {
+          ExpectSameBitsAtEveryAddress(this, spec, spatial, strategy, DType::kFloat32);
+        }
+      }
+    }
+  }
+}
+
 // With gamma and beta of elements, a block of the second pass has the same ones for all rows of a
 // group: of whole vectors, on ranges that the rows' ends cut, and of rows that are ragged.
 TEST_F(CudaStrategiesTest, RowsInTwoPassesHaveTheSameBitsAtEveryAddress) {
@@ -205,6 +228,19 @@ void ExpectSameBitsInEveryBatch(CudaStrategiesTest* test, const NormSpec& spec,
   ASSERT_TRUE(test->Check(&one, strategy));
   const auto begin = batch.begin() + static_cast<std::ptrdiff_t>(kSample * sample);
   EXPECT_EQ(one.Result(), std::vector<char>(begin, begin + static_cast<std::ptrdiff_t>(sample)));
+}
+
+TEST_F(CudaStrategiesTest, ANormOfALongRowHasTheSameBitsInEveryBatch) {
+  for (const Statistics statistics :
+       {Statistics::kSumOfAbsolutes, Statistics::kRootOfSquares, Statistics::kLargestAbsolute}) {
+    for (const DType dtype : kTypes) {
+      for (const std::int64_t length : {33000, 70001, 270000, 2000000, 4700000}) {
+        NormSpec spec = RmsNormSpec(length, dtype);
+        spec.statistics = statistics;
+        ExpectSameBitsInEveryBatch(this, spec, 1, Strategy::kAuto);
+      }
+    }
+  }
 }
 
 TEST_F(CudaStrategiesTest, AChannelsLastSampleHasTheSameBitsInEveryBatch) {

@@ -13,6 +13,7 @@
 #include "kernels/bench/cuda_reference.h"
 #include "kernels/bench/data.h"
 #include "kernels/cuda/normalize.h"
+#include "kernels/reference.h"
 #include "tests/kernels/cuda_memory.h"
 
 namespace normd::norm::cuda {
@@ -23,7 +24,10 @@ inline constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFlo
 
 struct Parameters {
   Parameters(const NormSpec& spec, DType dtype) {
-    const bench::HostParams host(spec, dtype, kSeed);
+    if (spec.statistics > Statistics::kGiven) return;  // Norms have none.
+    bench::Case c;
+    c.spec = spec;
+    const bench::HostParams host(c, dtype, kSeed);
     gamma = Upload(host.gamma);
     beta = Upload(host.beta);
     view.gamma = {gamma.get(), dtype};
@@ -75,6 +79,22 @@ struct Problem {
     options.workspace_bytes = workspace_bytes;
     options.forced = forced;
     return cuda::Normalize(spec, params.view, &segment, 1, limits, options);
+  }
+
+  // Replaces an element of each row that lies together by one that outweighs the row's others, as
+  // far as the type allows: the first, the last, or at a distance that is drawn by the row.
+  void PlantOutliers() {
+    const std::int64_t length = RowLength(spec, segment.spatial);
+    const auto rows = static_cast<std::int64_t>(bytes / SizeOf(spec.dtype)) / length;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::int64_t at = row == 0 ? 0 : row == 1 ? length - 1 : length * 5 / 8 * row % length;
+      char outlier[8];
+      StoreElement(spec.dtype, outlier, 0, row % 2 == 0 ? 60000 : -60000);
+      const std::size_t size = SizeOf(spec.dtype);
+      char* const to = static_cast<char*>(const_cast<void*>(segment.x)) +
+                       static_cast<std::size_t>(row * length + at) * size;
+      EXPECT_EQ(cudaMemcpy(to, outlier, size, cudaMemcpyHostToDevice), cudaSuccess);
+    }
   }
 
   void PoisonY(cudaStream_t stream) {

@@ -58,6 +58,16 @@ TEST_F(CudaStrategiesTest, ManyRowsOverManyBlocksAgreeWithReference) {
   }
 }
 
+// Rows of one kind of parameters, up to those of one team over all multiprocessors.
+TEST_F(CudaStrategiesTest, ManyAlignedRowsOfMegabytesAgreeWithReference) {
+  for (const DType dtype : kTypes) {
+    for (const std::int64_t spatial : {100000, 400000}) {
+      Problem group(GroupNormSpec(8, 2, dtype), 35, spatial);
+      EXPECT_TRUE(Check(&group, Strategy::kGrid));
+    }
+  }
+}
+
 // Every team takes several rows, the last ones from the work counter; teams of all sizes, runs of a
 // part of a chunk, rows between alignments.
 TEST_F(CudaStrategiesTest, ManyRowsOverClustersAgreeWithReference) {
@@ -77,6 +87,68 @@ TEST_F(CudaStrategiesTest, ManyRowsOverClustersAgreeWithReference) {
         Problem layer(LayerNormSpec(length - odd, dtype), rows, 1, odd);
         const bool params_fit = dtype == DType::kFloat32 || kib <= 700;
         EXPECT_EQ(Check(&layer, Strategy::kCluster), params_fit) << kib << " KiB";
+      }
+    }
+  }
+}
+
+constexpr Statistics kNorms[] = {Statistics::kSumOfAbsolutes, Statistics::kRootOfSquares,
+                                 Statistics::kLargestAbsolute};
+
+NormSpec NormOf(Statistics statistics, NormSpec spec) {
+  spec.statistics = statistics;
+  return spec;
+}
+
+// An element that a sum leaves out or takes twice is the row's outlier in one of the rows. Lengths
+// around those at which the strategies change, and chunks, runs and slices end.
+TEST_F(CudaStrategiesTest, NormsOfLongRowsAgreeWithReferenceInEveryStrategy) {
+  int problems = 0, over_clusters = 0;
+  for (const DType dtype : kTypes) {
+    const auto size = static_cast<std::int64_t>(SizeOf(dtype));
+    for (const std::int64_t kib : {64, 72, 128, 256, 515, 1024, 8192}) {
+      const std::int64_t rows = kib > 1024 ? 3 : 20 * 1024 / kib + 3;
+      for (const std::int64_t beside : {-1, 1, 2, 16, 1023}) {
+        const std::int64_t length = kib * 1024 / size + beside;
+        if (length * size <= 64 << 10) continue;
+        for (const Statistics statistics : kNorms) {
+          Problem problem(NormOf(statistics, RmsNormSpec(length, dtype)), rows, 1, beside & 1);
+          problem.PlantOutliers();
+          EXPECT_TRUE(Check(&problem, Strategy::kAuto));
+          EXPECT_EQ(Check(&problem, Strategy::kGrid), dtype != DType::kFloat64);
+          EXPECT_TRUE(Check(&problem, Strategy::kSplit));
+          over_clusters += Check(&problem, Strategy::kCluster);
+          EXPECT_TRUE(problem.GuardsAreUntouched());
+          ++problems;
+        }
+      }
+    }
+  }
+  if (limits_.resident_clusters[16] > 0) {
+    EXPECT_GT(over_clusters, problems / 2);
+  }
+}
+
+TEST_F(CudaStrategiesTest, NormsOfSamplesOfSeveralChannelsAgreeWithReference) {
+  for (const DType dtype : kTypes) {
+    for (const Statistics statistics : kNorms) {
+      for (const std::int64_t spatial : {12500, 12501, 400000}) {
+        Problem problem(NormOf(statistics, GroupNormSpec(8, 2, dtype)), 35, spatial, spatial % 2);
+        problem.PlantOutliers();
+        EXPECT_TRUE(Check(&problem, Strategy::kAuto));
+        EXPECT_TRUE(problem.GuardsAreUntouched());
+      }
+    }
+  }
+}
+
+TEST_F(CudaStrategiesTest, NormOfOneRowOfTheWholeTensorAgreesWithReference) {
+  for (const DType dtype : kTypes) {
+    for (const Statistics statistics : kNorms) {
+      for (const std::int64_t length : {(1 << 25) - 5, 1 << 25}) {
+        Problem problem(NormOf(statistics, RmsNormSpec(length, dtype)), 1, 1);
+        problem.PlantOutliers();
+        EXPECT_TRUE(Check(&problem, Strategy::kAuto));
       }
     }
   }

@@ -168,6 +168,41 @@ Strategy StrategyWith(const NormSpec& spec, std::int64_t spatial, const PresentP
   return plan.strategy;
 }
 
+// A norm without parameters has room for rows where others keep their parameters.
+TEST(PlanTest, NormsOfLongRowsTakeClustersTheGridOrTwoPasses) {
+  for (const Statistics statistics :
+       {Statistics::kSumOfAbsolutes, Statistics::kRootOfSquares, Statistics::kLargestAbsolute}) {
+    for (const DType dtype : kTypes) {
+      const auto size = static_cast<std::int64_t>(SizeOf(dtype));
+      const auto strategy = [&](std::int64_t bytes, std::int64_t odd, const DeviceLimits& limits) {
+        NormSpec spec = RmsNormSpec(bytes / size + odd, dtype);
+        spec.statistics = statistics;
+        const Strategy rows = StrategyWith(spec, 1, PresentParams(), limits);
+        // One sample of several channels.
+        if (spec.channels % 2 == 0) {
+          NormSpec sample = GroupNormSpec(2, 1, dtype);
+          sample.statistics = statistics;
+          EXPECT_EQ(StrategyWith(sample, spec.channels / 2, PresentParams(), limits), rows);
+        }
+        return rows;
+      };
+      const std::int64_t kib = 1 << 10, grid = 132 * 132 * kib;
+      const bool wide = dtype == DType::kFloat64;
+      const Strategy in_cluster = wide ? Strategy::kSplit : Strategy::kCluster;
+      const Strategy in_grid = wide ? Strategy::kSplit : Strategy::kGrid;
+      EXPECT_EQ(strategy(64 * kib, 0, Hopper()), Strategy::kStages);
+      EXPECT_EQ(strategy(64 * kib, 1, Hopper()), in_cluster);
+      EXPECT_EQ(strategy(256 * kib, -1, Hopper()), in_cluster);
+      EXPECT_EQ(strategy(1024 * kib, 0, Hopper()), in_cluster);
+      EXPECT_EQ(strategy(1024 * kib, 1, Hopper()), in_grid);
+      EXPECT_EQ(strategy(grid, 0, Hopper()), in_grid);
+      EXPECT_EQ(strategy(grid, 1, Hopper()), Strategy::kSplit);
+      EXPECT_EQ(strategy(256 * kib, 0, Ampere()), in_grid);
+      EXPECT_EQ(strategy(256 * kib, 0, Turing()), Strategy::kSplit);
+    }
+  }
+}
+
 // Three fifths of an L2 cache of 50 MiB.
 TEST(PlanTest, ParametersThatTheCacheDoesNotHoldAreReadOnceForAllRows) {
   const DType f32 = DType::kFloat32, bf16 = DType::kBFloat16;

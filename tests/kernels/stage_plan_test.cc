@@ -124,9 +124,53 @@ TEST(LowerSegmentTest, ComputesEveryOtherStageByItself) {
   spec = RmsNormSpec(4096, DType::kBFloat16);
   spec.weight_offset = 1;
   EXPECT_EQ(LowerSegment(spec, 1, {}), Lowering::kStages);
-  spec = RmsNormSpec(4096, DType::kBFloat16);
-  spec.statistics = Statistics::kRootOfSquares;
-  EXPECT_EQ(LowerSegment(spec, 1, {}), Lowering::kStages);
+}
+
+constexpr Statistics kNorms[] = {Statistics::kSumOfAbsolutes, Statistics::kRootOfSquares,
+                                 Statistics::kLargestAbsolute};
+
+TEST(LowerSegmentTest, LeavesNormsOfRowsTooLongForABlockToTheSpecialisedKernels) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+    const std::int64_t most = (64 << 10) / static_cast<std::int64_t>(SizeOf(dtype));
+    for (const Statistics statistics : kNorms) {
+      NormSpec spec = RmsNormSpec(most, dtype);
+      spec.statistics = statistics;
+      EXPECT_EQ(LowerSegment(spec, 1, {}), Lowering::kStages);
+      spec.channels = most + 1;
+      EXPECT_EQ(LowerSegment(spec, 1, {}), Lowering::kPlain);
+      EXPECT_EQ(LowerSegment(spec, 1, {.affine = true}), Lowering::kStages);
+      EXPECT_EQ(LowerSegment(spec, 1, {.input_bias = true}), Lowering::kStages);
+      spec.activation = Activation::kSilu;
+      EXPECT_EQ(LowerSegment(spec, 1, {}), Lowering::kStages);
+      spec.activation = Activation::kNone;
+      spec.residual = true;
+      EXPECT_EQ(LowerSegment(spec, 1, {}), Lowering::kStages);
+    }
+  }
+}
+
+TEST(LowerSegmentTest, LeavesNormsToTheSpecialisedKernelsOnlyWhereRowsLieTogether) {
+  for (const Statistics statistics : kNorms) {
+    NormSpec spec = GroupNormSpec(64, 8, DType::kFloat32);
+    spec.statistics = statistics;
+    EXPECT_EQ(LowerSegment(spec, 2048, {}), Lowering::kStages);  // 64 KiB
+    EXPECT_EQ(LowerSegment(spec, 2049, {}), Lowering::kPlain);
+    spec.scale = true;
+    EXPECT_EQ(LowerSegment(spec, 2049, {}), Lowering::kStages);
+    spec.scale = false;
+    spec.layout = Layout::kChannelsLast;
+    EXPECT_EQ(LowerSegment(spec, 2049, {}), Lowering::kStages);
+
+    NormSpec positions = PositionNorm(32769, Layout::kChannelsLast);
+    positions.statistics = statistics;
+    EXPECT_EQ(LowerSegment(positions, 49, {}), Lowering::kPositions);
+    positions.channels = 32768;
+    EXPECT_EQ(LowerSegment(positions, 49, {}), Lowering::kStages);
+    positions = PositionNorm(32769, Layout::kChannelsFirst);
+    positions.statistics = statistics;
+    EXPECT_EQ(LowerSegment(positions, 49, {}), Lowering::kStages);
+    EXPECT_EQ(LowerSegment(positions, 1, {}), Lowering::kPositions);
+  }
 }
 
 TEST(RowsOfStagesTest, CountsEveryElementOnce) {
@@ -206,7 +250,7 @@ TEST(PlanStagesTest, CutsARowByItsLengthAlone) {
   EXPECT_EQ(plan.blocks_per_row, 0);
 }
 
-TEST(PlanStagesTest, GivesALaneMoreOfALongRowWithoutASecondTensor) {
+TEST(PlanStagesTest, GivesALaneMoreOfALongRowWithOneInput) {
   NormSpec spec = RmsNormSpec(4096, DType::kBFloat16);
   spec.statistics = Statistics::kMeanVariance;
   spec.quantization = Quantization::kInt8;
@@ -219,6 +263,8 @@ TEST(PlanStagesTest, GivesALaneMoreOfALongRowWithoutASecondTensor) {
   EXPECT_EQ(plan.warps, 0);
   EXPECT_EQ(plan.lanes_per_row, 32);
   EXPECT_EQ(plan.vectors, kManyVectors);
+  PlanStages(spec, 1, {.input_bias = true}, DeviceLimits(), &plan);
+  EXPECT_EQ(plan.vectors, kFewVectors);
   spec.channels = 1024;
   PlanStages(spec, 1, DeviceLimits(), &plan);
   EXPECT_EQ(plan.vectors, kFewVectors);

@@ -120,7 +120,10 @@ class StagesBitsTest : public ::testing::TestWithParam<std::tuple<DType, Layout,
                  << static_cast<int>(spec.statistics) << ", groups " << spec.groups << " of "
                  << spec.channels << " channels, spatial " << spatial);
     const NormParams view = params.View();
-    StagedSegment whole(spec, samples, spatial, random_.Draw(1, 3000), random_);
+    // A style tensor's rows are whole vectors in half of the cases.
+    const std::int64_t style_spatial =
+        random_.Chance(50) ? 8 * random_.Draw(1, 600) : random_.Draw(1, 3000);
+    StagedSegment whole(spec, samples, spatial, style_spatial, random_);
     whole.WantStatistics(random_.Chance(50));
     if (!Compute(*alone_, spec, view, {whole.Prepare()})) return;
     CheckInABatch(spec, view, whole);
@@ -174,19 +177,63 @@ TEST_P(StagesBitsTest, ASampleHasTheSameBitsInAnyCompany) {
   }
 }
 
-// Rows with a second tensor, some of them whole vectors, in kernels that addresses choose.
+// Norms of rows that a device spreads over blocks without the stages' kernels.
+TEST_P(StagesBitsTest, ANormOfALongRowHasTheSameBitsInAnyCompany) {
+#ifdef NORMD_SANITIZED
+  GTEST_SKIP() << "rows of hundreds of kilobytes";
+#endif
+  const auto [dtype, layout, rows] = GetParam();
+  for (const Statistics statistics :
+       {Statistics::kSumOfAbsolutes, Statistics::kRootOfSquares, Statistics::kLargestAbsolute}) {
+    for (const std::int64_t length : {20000, 33001, 65537, 100000}) {
+      StagedSpec staged = PlainSpec(dtype, layout, rows, statistics);
+      if (random_.Chance(50)) staged.Add(Stage::kActivation, random_);
+      const std::int64_t spatial = ChooseShape(length, &staged, random_);
+      Check(staged, 2, spatial);
+      if (HasFailure() || !unsupported_.empty()) return;
+    }
+  }
+}
+
+// Rows with an input beside x, some of them whole vectors, in kernels that addresses and the types
+// of parameters choose.
 TEST_P(StagesBitsTest, ASampleHasTheSameBitsAtAnyAddress) {
-  for (const std::int64_t length : {520, 1031, 1040, 3249, 4096, 16384, 40008}) {
+  constexpr Stage kInputs[] = {Stage::kResidual, Stage::kResidualOut, Stage::kInputBias,
+                               Stage::kInputBiasOut, Stage::kCombineInput};
+  for (const std::int64_t length : {24, 520, 1031, 1040, 3249, 4096, 16384, 40008}) {
 #ifdef NORMD_SANITIZED
     if (length > 4097) continue;
 #endif
-    for (int i = 0; i < 6; ++i) {
-      StagedSpec staged = DrawSpec();
-      StagedSpec more = staged;
-      more.Add(random_.Chance(50) ? Stage::kResidual : Stage::kResidualOut, random_);
-      if (more.IsValid()) staged = more;
+    for (const Stage input : kInputs) {
+      for (const bool of_rows_type : {false, true}) {
+        StagedSpec staged = DrawSpec();
+        StagedSpec more = staged;
+        more.Add(input, random_);
+        if (more.IsValid()) staged = more;
+        const std::int64_t spatial = ChooseShape(length, &staged, random_);
+        if (of_rows_type && staged.spec.style == Style::kNone &&
+            staged.spec.statistics != Statistics::kGiven) {
+          Check(staged, StagedParams::OfRowsType(staged.spec, staged.input_bias, random_), 2,
+                spatial);
+        } else {
+          Check(staged, 2, spatial);
+        }
+        if (HasFailure() || !unsupported_.empty()) return;
+      }
+    }
+  }
+}
+
+// Rows of both tensors in registers of a warp, of a block and in slices, by addresses or not.
+TEST_P(StagesBitsTest, AStyleTensorHasTheSameBitsAtAnyAddress) {
+  const auto [dtype, layout, rows] = GetParam();
+  if (rows == Rows::kPosition) GTEST_SKIP() << "style tensors are of channels";
+  for (const std::int64_t length : {40, 64, 128, 512, 520, 1024, 1031, 2048, 4096, 16384}) {
+    for (int i = 0; i < 3; ++i) {
+      StagedSpec staged = PlainSpec(dtype, layout, rows, Statistics::kMeanVariance);
+      staged.Add(Stage::kStyleTensor, random_);
       const std::int64_t spatial = ChooseShape(length, &staged, random_);
-      Check(staged, 2, spatial);
+      Check(staged, random_.Draw(1, 3), spatial);
       if (HasFailure() || !unsupported_.empty()) return;
     }
   }
@@ -224,7 +271,7 @@ TEST_P(StagesBitsTest, ASampleHasTheSameBitsAmongThousandsAndAlone) {
             layout == Layout::kChannelsFirst ? QuantizationScale::kRow : QuantizationScale::kBlock;
         Check(staged, 600 * samples, 1);
         const auto check_with_rows_type = [&](const StagedSpec& more) {
-          Check(more, StagedParams::OfRowsType(more.spec, random_), 300 * samples, 1);
+          Check(more, StagedParams::OfRowsType(more.spec, false, random_), 300 * samples, 1);
         };
         staged.spec.residual = staged.spec.residual_out = true;
         check_with_rows_type(staged);

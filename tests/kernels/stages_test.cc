@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -68,8 +69,11 @@ class StagesTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Row
                  << spec.channels << " channels, spatial " << spatial << ", styles " << spec.styles
                  << ", quantization " << static_cast<int>(spec.quantization) << ", combine "
                  << static_cast<int>(spec.combine_input) << static_cast<int>(spec.combine_output));
-    const StagedParams params(spec, staged.input_bias, random_);
-    const StagedParams own(spec, staged.input_bias, random_);
+    const auto draw = [&] {
+      return as_in_models_ ? StagedParams::OfRowsType(spec, staged.input_bias, random_)
+                           : StagedParams(spec, staged.input_bias, random_);
+    };
+    const StagedParams params = draw(), own = draw();
     const NormParams view = params.View(), own_view = own.View();
     std::vector<StagedSegment> segments;
     std::vector<bool> has_own;
@@ -81,7 +85,7 @@ class StagesTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Row
                             random_.Draw(1, 70), random_);
       segments.back().WantStatistics(random_.Chance(50));
       segments.back().DrawPlacement(random_);
-      segments.back().DrawOffsets(backend_->Name() != "cuda", random_);
+      if (!as_in_models_) segments.back().DrawOffsets(backend_->Name() != "cuda", random_);
       has_own.push_back(random_.Chance(30));
     }
     std::vector<Segment> batch;
@@ -104,6 +108,7 @@ class StagesTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Row
 
   Random random_{SeedOf(70)};
   std::unique_ptr<KernelBackend> backend_ = MakeKernelBackend(2);
+  bool as_in_models_ = false;  // Parameters have x's type, and all addresses are aligned.
   int checked_ = 0;
   std::string unsupported_;
 };
@@ -183,23 +188,78 @@ TEST_P(StagesTest, RowsOfManyBlocksAgreeWithTheReference) {
   EXPECT_GT(checked_, 5);
 }
 
+// Norms, with an activation or without, around the length from which a device spreads rows over
+// blocks without the stages' kernels.
+TEST_P(StagesTest, NormsOfLongRowsAgreeWithTheReference) {
+#ifdef NORMD_SANITIZED
+  GTEST_SKIP() << "rows of hundreds of kilobytes";
+#endif
+  const auto element = static_cast<std::int64_t>(SizeOf(std::get<DType>(GetParam())));
+  for (const Statistics statistics :
+       {Statistics::kSumOfAbsolutes, Statistics::kRootOfSquares, Statistics::kLargestAbsolute}) {
+    for (const std::int64_t kib : {64, 128, 400}) {
+      for (const std::int64_t beside : {0, 1, 16}) {
+        StagedSpec staged = Plain(statistics);
+        if (random_.Chance(50)) staged.Add(Stage::kActivation, random_);
+        CheckBatch(staged, kib * 1024 / element + beside, random_.Draw(1, 2));
+        if (HasFailure() || !unsupported_.empty()) return;
+      }
+    }
+  }
+}
+
 // Rows of a block or a cluster that begin and end in the middle of a vector, or lie at addresses
 // that do, with a second tensor.
 TEST_P(StagesTest, RowsThatAreNoWholeVectorsAgreeWithTheReference) {
-  constexpr Stage kBeside[] = {Stage::kResidualOut, Stage::kGate,       Stage::kScale,
-                               Stage::kActivation,  Stage::kStyleIndex, Stage::kRowScale};
-  for (const std::int64_t length : {517, 1031, 1040, 3249, 4097, 8191, 16383, 40001}) {
+  constexpr Stage kBeside[] = {Stage::kResidualOut, Stage::kWeightOffset, Stage::kGate,
+                               Stage::kScale,       Stage::kActivation,   Stage::kStyleIndex,
+                               Stage::kRowScale};
+  for (const std::int64_t length : {517, 1031, 1040, 3249, 4097, 8191, 16383, 24577, 40001}) {
 #ifdef NORMD_SANITIZED
     if (length > 2048) continue;
 #endif
     for (const Stage beside : kBeside) {
       const StagedSpec staged = WithStages({Stage::kResidual, beside});
       if (staged.names.empty()) continue;
+      as_in_models_ = staged.spec.style == Style::kNone && random_.Chance(50) &&
+                      staged.spec.statistics != Statistics::kGiven;
       CheckBatch(staged, length, 3);
       if (HasFailure() || !unsupported_.empty()) return;
     }
   }
   EXPECT_GT(checked_, 5);
+}
+
+// Rows of whole vectors, as in models, from those of a few lanes to the longest of a block.
+TEST_P(StagesTest, InputsOfAlignedRowsAgreeWithTheReference) {
+  constexpr Stage kInputs[][2] = {
+      {Stage::kInputBias, Stage::kInputBias},     {Stage::kInputBiasOut, Stage::kInputBias},
+      {Stage::kInputBias, Stage::kResidual},      {Stage::kInputBias, Stage::kResidualOut},
+      {Stage::kInputBiasOut, Stage::kGate},       {Stage::kCombineInput, Stage::kCombineInput},
+      {Stage::kResidualOut, Stage::kResidualOut}, {Stage::kCombineOutput, Stage::kCombineOutput}};
+  constexpr Stage kBeside[] = {Stage::kWeightOffset, Stage::kScale,    Stage::kShift,
+                               Stage::kStaticScale,  Stage::kRowScale, Stage::kBlockScale};
+  const std::int64_t of_vector = 16 / static_cast<std::int64_t>(SizeOf(std::get<0>(GetParam())));
+  as_in_models_ = true;
+  for (const std::int64_t vectors : {3, 32, 127, 129, 257, 700, 2049, 4096}) {
+#ifdef NORMD_SANITIZED
+    if (vectors > 300) continue;
+#endif
+    for (const auto& inputs : kInputs) {
+      StagedSpec staged = Plain(random_.OneOf(std::to_array(
+          {Statistics::kMeanVariance, Statistics::kMeanSquare, Statistics::kSumOfAbsolutes})));
+      for (const Stage input : inputs) staged.Add(input, random_);
+      if (random_.Chance(40)) staged.Add(random_.OneOf(kBeside), random_);
+      if (!staged.IsValid()) continue;
+      staged.spec.channels = vectors * of_vector;
+      staged.spec.groups = vectors < 300 && random_.Chance(30) ? 2 : 1;
+      staged.spec.channels *= staged.spec.groups;
+      staged.CutChannels(random_);
+      CheckSegments(staged, 1, vectors > 300 ? 1 : 3, 3);
+      if (HasFailure() || !unsupported_.empty()) return;
+    }
+  }
+  EXPECT_GT(checked_, 20);
 }
 
 // Rows of whole vectors that their samples scale and shift, from those of a warp to those of

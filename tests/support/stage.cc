@@ -94,11 +94,12 @@ std::int64_t ChooseShape(std::int64_t length, StagedSpec* staged, Random& random
   std::int64_t row_channels = length;  // For kPosition, and one of three ways for kGroup.
   std::int64_t spatial = 1;
   if (spec.rows == Rows::kPosition) {
-    spatial = random.Chance(20) ? 1
-              : length > 2000   ? random.Draw(1, 5)
-              : random.Chance(50)
-                  ? random.Draw(1, 40)
-                  : random.OneOf(std::to_array<std::int64_t>({15, 16, 17, 64, 100}));
+    spatial = random.Chance(20)   ? 1
+              : length > 2000     ? random.Draw(1, 5)
+              : random.Chance(50) ? random.Draw(1, 40)
+              : length > 64
+                  ? random.OneOf(std::to_array<std::int64_t>({15, 16, 17, 49, 64, 100, 196}))
+                  : random.OneOf(std::to_array<std::int64_t>({255, 256, 257, 1000, 2310}));
   } else if (spec.style == Style::kTensor || random.Chance(33)) {
     row_channels = 1;
     spatial = length;

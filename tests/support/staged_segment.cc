@@ -79,10 +79,11 @@ StagedParams::StagedParams(const NormSpec& spec, bool input_bias, Random& random
   }
 }
 
-StagedParams StagedParams::OfRowsType(const NormSpec& spec, Random& random) {
+StagedParams StagedParams::OfRowsType(const NormSpec& spec, bool input_bias, Random& random) {
   StagedParams params;
-  for (Values* const values : {&params.gamma_, &params.beta_}) {
+  for (Values* const values : {&params.gamma_, &params.beta_, &params.input_bias_}) {
     if (values == &params.beta_ && random.Chance(50)) continue;
+    if (values == &params.input_bias_ && !input_bias) continue;
     values->emplace(spec.dtype, spec.channels, 0);
     FillNormal(spec.dtype, (*values)->data(), spec.channels, random);
   }

@@ -61,8 +61,8 @@ void FillNormal(DType dtype, void* data, std::int64_t count, Random& random);
 class StagedParams {
  public:
   StagedParams(const NormSpec& spec, bool input_bias, Random& random);
-  // A gamma and perhaps a beta of x's type at aligned addresses, as in models.
-  static StagedParams OfRowsType(const NormSpec& spec, Random& random);
+  // A gamma, perhaps a beta, and an input bias of x's type at aligned addresses, as in models.
+  static StagedParams OfRowsType(const NormSpec& spec, bool input_bias, Random& random);
 
   NormParams View() const;
 

@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/device/moments.cuh"
 #include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/device/statistics.cuh"
 
 namespace normd::norm::cuda {
 
@@ -81,7 +82,7 @@ struct LaneSlots {
 // Merges slots in a fixed order; every lane gets the row's moments.
 template <typename A, int kCount>
 __device__ inline Moments<A> MergeSlots(const LaneSlots<A, kCount>& own, int blocks,
-                                        const BlockShares& shares) {
+                                        const BlockShares& shares, bool) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   Moments<A> partials[kCount];
 #pragma unroll
@@ -99,6 +100,18 @@ __device__ inline Moments<A> MergeSlots(const LaneSlots<A, kCount>& own, int blo
 #pragma unroll
   for (const Moments<A>& partial : partials) m2 += merge.M2(partial, mean);
   return merge.Result(count, mean, GroupSum(m2, kLanes));
+}
+template <typename A, int kCount>
+__device__ inline Moments<A> MergeSlots(const LaneSlots<A, kCount>& own, int blocks,
+                                        const BlockShares& shares, Statistics statistics) {
+  Moments<A> merged;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const int rank = i * kLanes + static_cast<int>(threadIdx.x) % kLanes;
+    if (rank >= blocks) continue;
+    merged = MergeStatistics(statistics, merged, DecodeSlot(own.slots[i], A(0)));
+  }
+  return MergeStatistics(statistics, merged, static_cast<A>(shares.elements), kLanes);
 }
 
 }  // namespace normd::norm::cuda

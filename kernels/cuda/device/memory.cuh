@@ -17,6 +17,7 @@
 #include "kernels/cuda/device/cache_policy.cuh"
 #include "kernels/cuda/device/moments.cuh"
 #include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/device/statistics.cuh"
 
 namespace normd::norm::cuda {
 
@@ -375,15 +376,42 @@ __device__ inline Moments<Accumulator<T>> SumWholeVectors(const Vector (&vectors
   return MomentsOfSums(reference, sums[0] + sums[1], squares[0] + squares[1], count, centered);
 }
 
+// SumElements and SumWholeVectors for any statistics.
+template <typename T, int kMost, int G>
+__device__ inline Moments<Accumulator<T>> SumElements(const Vector (&vectors)[G], int whole,
+                                                      const Vector& last, int present,
+                                                      Statistics statistics) {
+  if (!IsOfAbsolutes(statistics)) {
+    return SumElements<T, kMost>(vectors, whole, last, present,
+                                 statistics == Statistics::kMeanVariance);
+  }
+  LaneAbsolutes<T> absolutes;
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) {
+    if (i < whole) absolutes.Add(vectors[i]);
+  }
+  absolutes.Add(last, present);
+  return absolutes.Finish(statistics, whole * kPerVector<T> + present);
+}
+template <typename T, int G>
+__device__ inline Moments<Accumulator<T>> SumWholeVectors(const Vector (&vectors)[G], int whole,
+                                                          Statistics statistics) {
+  if (IsOfAbsolutes(statistics)) {
+    return SumElements<T, G>(vectors, whole, vectors[0], 0, statistics);
+  }
+  return SumWholeVectors<T>(vectors, whole, statistics == Statistics::kMeanVariance);
+}
+
 // The statistics of a lane's part of a run of which `bytes` exist (ClampToRun), loaded by LoadRun.
-template <typename T, bool kAligned, int G>
+// `statistics` are any, or, as a bool, whether they are centered.
+template <typename T, bool kAligned, int G, typename AnyStatistics>
 __device__ inline Moments<Accumulator<T>> SumRun(const Vector (&vectors)[G], int bytes, int lane,
-                                                 int width, bool centered) {
+                                                 int width, AnyStatistics statistics) {
   bytes = min(bytes, G * width * kVectorBytes);
   const int whole = ShareOfLane(bytes / kVectorBytes, lane, width);
-  if constexpr (kAligned) return SumElements<T, G>(vectors, whole, vectors[0], 0, centered);
+  if constexpr (kAligned) return SumElements<T, G>(vectors, whole, vectors[0], 0, statistics);
   const int present = RunTail<T>(bytes, lane, width).present;
-  return SumElements<T, G>(vectors, whole, Pick(vectors, whole), present, centered);
+  return SumElements<T, G>(vectors, whole, Pick(vectors, whole), present, statistics);
 }
 
 }  // namespace normd::norm::cuda

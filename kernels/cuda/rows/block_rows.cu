@@ -121,6 +121,7 @@ __global__ void __launch_bounds__(kThreads,
     whole = MergeLanes(partial, static_cast<A>(elements), kMergeLanes, batch.centered);
   }
   const RowScale<A> scale = FinishRow(whole, batch.eps, batch.centered);
+  if (threadIdx.x == 0) WriteStatistics(batch, blockIdx.x, scale);
   held.Finish(params, batch, scale, vectors);
 }
 

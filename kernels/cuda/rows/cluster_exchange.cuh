@@ -52,8 +52,9 @@ class ClusterExchange {
   }
 
   // Waits for the partials of all warps and merges them. *next is the row of the next turn.
-  __device__ Moments<float> Collect(const BlockShares& shares, std::uint32_t turn,
-                                    std::uint32_t* next) const {
+  template <typename AnyStatistics>
+  __device__ Moments<float> Collect(const BlockShares& shares, AnyStatistics statistics,
+                                    std::uint32_t turn, std::uint32_t* next) const {
     AwaitBarrierOfCluster(Barrier(turn), turn / 2 % 2);
     LaneSlots<float, kMaxTeamWarps / kLanes> own = {};
 #pragma unroll
@@ -62,7 +63,7 @@ class ClusterExchange {
       if (rank < team_.size()) own.slots[i].words[0] = ReadShared(Slot(turn, rank));
     }
     *next = __shfl_sync(kAllLanes, own.slots[0].words[0].w, 0);
-    return MergeSlots(own, team_.size(), shares);
+    return MergeSlots(own, team_.size(), shares, statistics);
   }
 
  private:

@@ -49,7 +49,7 @@ struct ClusterShape {
   int param_bytes;  // A run's gamma and beta in shared memory; 0 if they are not there.
 };
 
-template <typename T, bool kAligned, typename Params>
+template <typename T, bool kAligned, typename Params, RowSums kSums>
 __global__ void __launch_bounds__(kThreads, 1)
     ClusterRows(const __grid_constant__ RowBatch batch, const __grid_constant__ ClusterShape shape,
                 ExchangeArea* area) {
@@ -88,13 +88,17 @@ __global__ void __launch_bounds__(kThreads, 1)
   SyncCluster();
   const ClusterExchange exchange(team);
   for (std::uint32_t turn = 0; row < batch.rows; ++turn) {
-    const Moments<A> partial = worker.Sum();
+    const auto statistics = StatisticsOf<kSums>(batch);
+    const Moments<A> partial = worker.Sum(statistics);
     exchange.Send(partial, team.rank() == 0 ? rows.After(turn) : 0, turn);
     worker.Prepare();
     const BlockShares shares = {worker.row_elements(),
                                 shape.run_bytes / static_cast<int>(sizeof(T))};
-    const Moments<A> whole = exchange.Collect(shares, turn, &row);
-    worker.Finish(FinishRow(whole, batch.eps, batch.centered), row);
+    const std::uint32_t current = row;
+    const Moments<A> whole = exchange.Collect(shares, statistics, turn, &row);
+    const RowScale<A> scale = FinishStatistics(statistics, whole, batch.eps);
+    if (team.rank() == 0 && threadIdx.x % kLanes == 0) WriteStatistics(batch, current, scale);
+    worker.Finish(scale, row);
   }
   if (team.rank() == 0 && first < batch.rows && number < teams) rows.Leave(batch.rows);
 #endif
@@ -117,7 +121,7 @@ std::size_t SharedBytes(const Plan& plan, int param_bytes) {
   return ClusterSlotBytes(plan.blocks_per_row) + static_cast<std::size_t>(plan.warps) * param_bytes;
 }
 
-template <typename T, bool kAligned, typename Params>
+template <typename T, bool kAligned, typename Params, RowSums kSums = RowSums::kMoments>
 cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, int param_bytes) {
   const Plan& plan = launch.plan;
   const auto blocks = static_cast<unsigned>(plan.blocks_per_row);
@@ -136,7 +140,7 @@ cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, int param_bytes
   config.stream = launch.stream;
   config.attrs = &cluster;
   config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, &ClusterRows<T, kAligned, Params>, batch, shape,
+  return cudaLaunchKernelEx(&config, &ClusterRows<T, kAligned, Params, kSums>, batch, shape,
                             static_cast<ExchangeArea*>(launch.exchange));
 }
 
@@ -174,6 +178,13 @@ cudaError_t EnqueueWords(const Launch& launch, const RowBatch& batch) {
   return Enqueue<T, false, RunAny>(launch, batch, 0);
 }
 
+template <typename T>
+cudaError_t EnqueueNorms(const Launch& launch, const RowBatch& batch, bool aligned) {
+  constexpr RowSums kNorms = RowSums::kNorms;
+  return aligned ? Enqueue<T, true, RunChannels<T, NoActivation>, kNorms>(launch, batch, 0)
+                 : Enqueue<T, false, RunWords<RowParams>, kNorms>(launch, batch, 0);
+}
+
 }  // namespace
 
 cudaError_t PrepareClusterRows(const DeviceLimits& limits) {
@@ -188,13 +199,20 @@ cudaError_t PrepareClusterRows(const DeviceLimits& limits) {
     if constexpr (std::is_same_v<T, double>) {
       return cudaSuccess;
     } else {
-      cudaError_t error = prepare(&ClusterRows<T, false, RunAny>);
-      if (error == cudaSuccess) error = prepare(&ClusterRows<T, false, RunWords<T>>);
-      if (error == cudaSuccess) error = prepare(&ClusterRows<T, false, RunWords<float>>);
+      constexpr RowSums kMoments = RowSums::kMoments, kNorms = RowSums::kNorms;
+      cudaError_t error = prepare(&ClusterRows<T, false, RunAny, kMoments>);
+      if (error == cudaSuccess) error = prepare(&ClusterRows<T, false, RunWords<T>, kMoments>);
+      if (error == cudaSuccess) error = prepare(&ClusterRows<T, false, RunWords<float>, kMoments>);
+      if (error == cudaSuccess) {
+        error = prepare(&ClusterRows<T, true, RunChannels<T, NoActivation>, kNorms>);
+      }
+      if (error == cudaSuccess) {
+        error = prepare(&ClusterRows<T, false, RunWords<RowParams>, kNorms>);
+      }
       if (error != cudaSuccess) return error;
       return ForEachRunKind<T, true, PlainSilu>([&](auto kind) {
         using Params = typename ClusterKind<typename decltype(kind)::Type>::Type;
-        return prepare(&ClusterRows<T, true, Params>);
+        return prepare(&ClusterRows<T, true, Params, kMoments>);
       });
     }
   });
@@ -206,6 +224,8 @@ Status LaunchClusterRows(const Launch& launch) {
                            using T = typename decltype(element)::Type;
                            if constexpr (std::is_same_v<T, double>) {
                              return cudaErrorInvalidValue;  // No plan has this.
+                           } else if (IsNorm(launch)) {
+                             return EnqueueNorms<T>(launch, batch, decltype(aligned)::value);
                            } else if constexpr (!decltype(aligned)::value) {
                              return EnqueueWords<T>(launch, batch);
                            } else {

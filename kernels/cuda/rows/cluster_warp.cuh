@@ -39,9 +39,12 @@ class ClusterWarp {
 
   __device__ std::int64_t row_elements() const { return run_.elements; }
 
-  __device__ Moments<A> Sum() const {
-    return MergeLanes(SumRun<T, true>(vectors_, run_.bytes, lane_, kLanes, batch_.centered),
-                      static_cast<A>(run_.bytes / static_cast<int>(sizeof(T))), kLanes);
+  // `statistics` as SumRun's.
+  template <typename AnyStatistics>
+  __device__ Moments<A> Sum(AnyStatistics statistics) const {
+    return MergeStatistics(statistics,
+                           SumRun<T, true>(vectors_, run_.bytes, lane_, kLanes, statistics),
+                           static_cast<A>(run_.bytes / static_cast<int>(sizeof(T))), kLanes);
   }
 
   // Loads what Finish needs, while the others' partials are in flight.
@@ -135,9 +138,10 @@ class ClusterWarp<T, kAligned, RunAny> {
 
   __device__ std::int64_t row_elements() const { return row_.elements; }
 
-  __device__ Moments<A> Sum() {
-    return MergeLanes(run().Sum(vectors_, batch_.centered),
-                      static_cast<A>(bytes_ / static_cast<int>(sizeof(T))), kLanes);
+  template <typename AnyStatistics>
+  __device__ Moments<A> Sum(AnyStatistics statistics) {
+    return MergeStatistics(statistics, run().Sum(vectors_, statistics),
+                           static_cast<A>(bytes_ / static_cast<int>(sizeof(T))), kLanes);
   }
 
   __device__ void Prepare() {}
@@ -161,7 +165,8 @@ class ClusterWarp<T, kAligned, RunAny> {
   Vector vectors_[kClusterVectors];
 };
 
-// Rows that are not aligned, with parameters of elements, which stay in shared memory.
+// Rows that are not aligned, with parameters of elements, which stay in shared memory, or
+// RowParams.
 template <typename T, typename P>
 class ClusterWarp<T, false, RunWords<P>> {
  public:
@@ -175,8 +180,10 @@ class ClusterWarp<T, false, RunWords<P>> {
 
   // As RunElements::Fetch.
   __device__ void FetchParams() const {
-    Fetch(batch_.gamma, params_.gamma);
-    Fetch(batch_.beta, params_.beta);
+    if constexpr (!kOfRow) {
+      Fetch(batch_.gamma, params_.gamma);
+      Fetch(batch_.beta, params_.beta);
+    }
   }
 
   __device__ void Load(std::uint32_t index) {
@@ -188,11 +195,12 @@ class ClusterWarp<T, false, RunWords<P>> {
 
   __device__ std::int64_t row_elements() const { return row_.elements; }
 
-  __device__ Moments<A> Sum() {
+  template <typename AnyStatistics>
+  __device__ Moments<A> Sum(AnyStatistics statistics) {
     const Tile tile = TileOf(row_, bytes_);
     tile.Settle(vectors_, beyond_);
-    return MergeLanes(tile.Sum(vectors_, batch_.centered),
-                      static_cast<A>(bytes_ / static_cast<int>(sizeof(T))), kLanes);
+    return MergeStatistics(statistics, tile.Sum(vectors_, statistics),
+                           static_cast<A>(bytes_ / static_cast<int>(sizeof(T))), kLanes);
   }
 
   __device__ void Prepare() {}
@@ -202,14 +210,18 @@ class ClusterWarp<T, false, RunWords<P>> {
     int then_bytes;
     Find(next, &then, &then_bytes);
     const Tile next_tile = TileOf(then, then_bytes);
-    TileOf(row_, bytes_).Finish(params_, batch_, scale, vectors_, [&](int i) {
-      next_tile.Ask(i, vectors_, &beyond_);
-    });
+    const auto ask = [&](int i) { next_tile.Ask(i, vectors_, &beyond_); };
+    if constexpr (kOfRow) {
+      TileOf(row_, bytes_).Finish(RowParamValues<A>(batch_, row_), batch_, scale, vectors_, ask);
+    } else {
+      TileOf(row_, bytes_).Finish(params_, batch_, scale, vectors_, ask);
+    }
     row_ = then;
     bytes_ = then_bytes;
   }
 
  private:
+  static constexpr bool kOfRow = std::is_same_v<P, RowParams>;
   using Tile = WordTile<T, kClusterVectors>;
 
   __device__ Tile TileOf(const Row& row, int bytes) const {

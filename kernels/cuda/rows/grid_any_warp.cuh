@@ -29,16 +29,24 @@ class GridWarp<T, kAligned, RunAny> {
     ring_.Fill(kLookahead - 1);
   }
 
-  __device__ Moments<A> Sum(std::uint32_t index) {
+  template <typename AnyStatistics>
+  __device__ Moments<A> Sum(std::uint32_t index, AnyStatistics statistics) {
     const Run run = ring_.RunOf(FindRow(batch_, index));
     const int left = run.bytes - lane_ * kVectorBytes;
     const int chunks = run.chunks();
-    ChunkMoments<T> moments(batch_.centered);
+    const bool of_absolutes = IsOfAbsolutes(statistics);
+    LaneAbsolutes<T> absolutes;
+    ChunkMoments<T> moments(IsCentered(statistics));
 #pragma unroll 1
     for (int i = 0; i < chunks; ++i) {
       Vector chunk[kChunkVectors];
       run.template Read<T>(ring_.Await(), i, lane_, chunk);
       const int rest = left - i * kChunkBytes;
+      if (of_absolutes) {
+        ForVectors(chunk, rest,
+                   [&](const Vector& vector, int present) { absolutes.Add(vector, present); });
+        continue;
+      }
       if (i == 0) {
         ForVectors(chunk, rest, [&](const Vector& vector, int present) {
           moments.AddToReference(vector, present);
@@ -48,8 +56,11 @@ class GridWarp<T, kAligned, RunAny> {
       ForVectors(chunk, rest,
                  [&](const Vector& vector, int present) { moments.Add(vector, present); });
     }
-    return MergeLanes(moments.Result(LaneElements<T>(left)),
-                      static_cast<A>(run.bytes / static_cast<int>(sizeof(T))), kLanes);
+    const int elements = LaneElements<T>(left);
+    return MergeStatistics(
+        statistics,
+        of_absolutes ? absolutes.Finish(statistics, elements) : moments.Result(elements),
+        static_cast<A>(run.bytes / static_cast<int>(sizeof(T))), kLanes);
   }
 
   __device__ void Prepare() {}

@@ -17,7 +17,7 @@ namespace normd::norm::cuda {
 
 // In turn t it publishes the block's partial of row t and hands out the scale of row t - 1, so that
 // the other warps can store that row.
-template <typename T>
+template <typename T, RowSums kSums>
 class GridCoordinator {
  public:
   using A = Accumulator<T>;
@@ -71,12 +71,19 @@ class GridCoordinator {
   __device__ void Publish(std::uint32_t row, std::uint32_t turn) {
     const Moments<A> mine = lane_ < kGridWarps ? shared_->partials[turn % 2][lane_] : Moments<A>();
     const int rank = static_cast<int>(blockIdx.x) % shape_.blocks_per_row;
-    exchange_.Publish(MergeLanes(mine, SharesOf(row).template Count<A>(rank), kLanes), turn);
+    exchange_.Publish(MergeStatistics(StatisticsOf<kSums>(batch_), mine,
+                                      SharesOf(row).template Count<A>(rank), kLanes),
+                      turn);
   }
 
   // Computes the scale of a row that all blocks have published.
   __device__ RowScale<A> Finish(std::uint32_t row) {
-    return FinishRow(exchange_.Collect(SharesOf(row), &ahead_), batch_.eps, batch_.centered);
+    const auto statistics = StatisticsOf<kSums>(batch_);
+    const RowScale<A> scale = FinishStatistics(
+        statistics, exchange_.Collect(SharesOf(row), statistics, &ahead_), batch_.eps);
+    const bool first = static_cast<int>(blockIdx.x) % shape_.blocks_per_row == 0;
+    if (first && lane_ == 0) WriteStatistics(batch_, row, scale);
+    return scale;
   }
 
   __device__ void HandOut(std::uint32_t turn, const RowScale<A>& scale) {

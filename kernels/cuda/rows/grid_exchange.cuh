@@ -75,13 +75,15 @@ class GridExchange {
   }
 
   // Merges the partials that Ask has read. *next is the row of turn + kLookahead.
-  __device__ Moments<A> Collect(const BlockShares& shares, std::uint32_t* next) {
+  template <typename AnyStatistics>
+  __device__ Moments<A> Collect(const BlockShares& shares, AnyStatistics statistics,
+                                std::uint32_t* next) {
     std::uint32_t row = 0;
     ForOwnSlots([&](Slot& slot, int place) {
       if (place == blocks_) row = slot.words[0].x;
     });
     *next = __shfl_sync(kAllLanes, row, blocks_ % kLanes);
-    return MergeSlots(asked_, blocks_, shares);
+    return MergeSlots(asked_, blocks_, shares, statistics);
   }
 
  private:

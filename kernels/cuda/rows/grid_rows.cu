@@ -50,7 +50,7 @@ template <typename T>
 constexpr bool kActivatedElements = std::is_same_v<T, float>;
 
 // The work of the warps that hold rows.
-template <typename T, typename Warp>
+template <typename T, RowSums kSums, typename Warp>
 __device__ void ComputeRows(const RowBatch& batch, int warp, Warp* worker,
                             GridShared<Accumulator<T>>* shared) {
   using A = Accumulator<T>;
@@ -61,7 +61,7 @@ __device__ void ComputeRows(const RowBatch& batch, int warp, Warp* worker,
     if (last < batch.rows) worker->Prepare();
     if (row < batch.rows) {
       const std::uint32_t side = turn % 2;
-      const Moments<A> partial = worker->Sum(row);
+      const Moments<A> partial = worker->Sum(row, StatisticsOf<kSums>(batch));
       if (lane == 0) shared->partials[side][warp] = partial;
       ArriveAtBarrier(SharedAddress(&shared->summed[side]));
     }
@@ -77,7 +77,7 @@ __device__ void ComputeRows(const RowBatch& batch, int warp, Warp* worker,
   }
 }
 
-template <typename T, bool kAligned, typename Params>
+template <typename T, bool kAligned, typename Params, RowSums kSums>
 __global__ void __launch_bounds__(kThreads, 1)
     GridRows(const __grid_constant__ RowBatch batch, const __grid_constant__ GridShape shape,
              ExchangeArea* area) {
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   if (warp == kGridWarps) {
-    GridCoordinator<T>(batch, shape, area, &shared).Run();
+    GridCoordinator<T, kSums>(batch, shape, area, &shared).Run();
   } else {
     const int rank = static_cast<int>(blockIdx.x) % shape.blocks_per_row;
     const int run_bytes = shape.vectors * kStepBytes;
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                                 shape.rows_pass ? PassPolicy() : KeepPolicy()};
     GridWarp<T, kAligned, Params> worker(
         batch, place, shared.queue, shape.param_bytes == 0 ? 0 : params + warp * shape.param_bytes);
-    ComputeRows<T>(batch, warp, &worker, &shared);
+    ComputeRows<T, kSums>(batch, warp, &worker, &shared);
   }
   LeaveExchange(area, teams * TeamWords<A>(shape.blocks_per_row));
 }
@@ -126,7 +126,7 @@ std::uint32_t MostTeams(const Launch& launch) {
   return std::min(held, kWords / TeamWords<Accumulator<T>>(blocks));
 }
 
-template <typename T, typename Params>
+template <typename T, typename Params, RowSums kSums = RowSums::kMoments>
 cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, bool aligned) {
   const Plan& plan = launch.plan;
   const int param_bytes = Params::RunParamBytes(launch);
@@ -148,7 +148,8 @@ cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, bool aligned) {
   attribute.val.cooperative = 1;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  const auto kernel = aligned ? &GridRows<T, true, Params> : &GridRows<T, false, RunAny>;
+  const auto kernel =
+      aligned ? &GridRows<T, true, Params, kSums> : &GridRows<T, false, RunAny, kSums>;
   return cudaLaunchKernelEx(&config, kernel, batch, shape,
                             static_cast<ExchangeArea*>(launch.exchange));
 }
@@ -158,10 +159,18 @@ cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, bool aligned) {
 cudaError_t PrepareGridRows(const DeviceLimits& limits) {
   return ForEachElementType([&](auto element) {
     using T = typename decltype(element)::Type;
-    const cudaError_t error = AllowSharedBytes(&GridRows<T, false, RunAny>, limits);
+    cudaError_t error = AllowSharedBytes(&GridRows<T, false, RunAny, RowSums::kMoments>, limits);
+    if constexpr (!std::is_same_v<T, double>) {
+      using Bare = RunChannels<T, NoActivation>;
+      for (const auto kernel : {&GridRows<T, false, RunAny, RowSums::kNorms>,
+                                &GridRows<T, true, Bare, RowSums::kNorms>}) {
+        if (error == cudaSuccess) error = AllowSharedBytes(kernel, limits);
+      }
+    }
     if (error != cudaSuccess) return error;
     return ForEachRunKind<T, kActivatedElements<T>, TanhSilu>([&](auto kind) {
-      return AllowSharedBytes(&GridRows<T, true, typename decltype(kind)::Type>, limits);
+      return AllowSharedBytes(&GridRows<T, true, typename decltype(kind)::Type, RowSums::kMoments>,
+                              limits);
     });
   });
 }
@@ -170,6 +179,14 @@ Status LaunchGridRows(const Launch& launch) {
   return ForEachRowBatch(
       launch, "grid rows", [&](auto element, auto aligned, const RowBatch& batch) -> cudaError_t {
         using T = typename decltype(element)::Type;
+        if (IsNorm(launch)) {
+          if constexpr (std::is_same_v<T, double>) {
+            return cudaErrorInvalidValue;  // No plan has this.
+          } else {
+            return Enqueue<T, RunChannels<T, NoActivation>, RowSums::kNorms>(
+                launch, batch, decltype(aligned)::value);
+          }
+        }
         if constexpr (!decltype(aligned)::value) {
           return Enqueue<T, RunAny>(launch, batch, false);
         } else {

@@ -70,14 +70,17 @@ class GridWarp {
   }
 
   // Sums the run of a row, which stays in place; every lane gets the result.
-  __device__ Moments<A> Sum(std::uint32_t index) {
+  // `statistics` as SumRun's.
+  template <typename AnyStatistics>
+  __device__ Moments<A> Sum(std::uint32_t index, AnyStatistics statistics) {
     const Row row = FindRow(batch_, index);
     next_.y = row.y + place_.begin;
     next_.bytes = ring_.RunOf(row).bytes;
     next_.params = params_.Find(row, next_.bytes);
     const int left = next_.bytes - lane_ * kVectorBytes;
     const int whole = next_.bytes / kChunkBytes;
-    ChunkMoments<T> moments(batch_.centered);
+    if (IsOfAbsolutes(statistics)) return SumAbsolutes(left, statistics);
+    ChunkMoments<T> moments(IsCentered(statistics));
 #pragma unroll
     for (int i = 0; i < kMaxChunks; ++i) {
       if (i >= whole) break;
@@ -94,8 +97,7 @@ class GridWarp {
     if (whole * kChunkBytes < next_.bytes) {
       SumRest(ring_.Await(), left - whole * kChunkBytes, whole == 0, &moments);
     }
-    return MergeLanes(moments.Result(LaneElements<T>(left)),
-                      static_cast<A>(next_.bytes / static_cast<int>(sizeof(T))), kLanes);
+    return Merged(statistics, moments.Result(LaneElements<T>(left)));
   }
 
   // Call before Turn: loads the parameters of the row that the registers hold.
@@ -142,6 +144,28 @@ class GridWarp {
     int bytes = 0;
     typename Params::Place params;
   };
+
+  template <typename AnyStatistics>
+  __device__ Moments<A> Merged(AnyStatistics statistics, const Moments<A>& own) const {
+    return MergeStatistics(statistics, own,
+                           static_cast<A>(next_.bytes / static_cast<int>(sizeof(T))), kLanes);
+  }
+
+  // Sum, for absolutes. `left` bytes of the run exist from the lane's first vector on.
+  template <typename AnyStatistics>
+  __device__ Moments<A> SumAbsolutes(int left, AnyStatistics statistics) {
+    LaneAbsolutes<T> absolutes;
+#pragma unroll 1
+    for (int begin = 0; begin < next_.bytes; begin += kChunkBytes) {
+      Vector chunk[kChunkVectors];
+      Read(ring_.Await(), chunk);
+#pragma unroll
+      for (int i = 0; i < kChunkVectors; ++i) {
+        if (begin + i * kStepBytes < left) absolutes.Add(chunk[i]);
+      }
+    }
+    return Merged(statistics, absolutes.Finish(statistics, LaneElements<T>(left)));
+  }
 
   // Adds the run's last chunk, which is not whole: `rest` bytes from the lane's first vector on.
   __device__ void SumRest(std::uint32_t slot, int rest, bool first,

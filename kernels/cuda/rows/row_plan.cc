@@ -26,6 +26,8 @@ struct Row {
   // groups does not count: a stream computes a run of a sample's groups in a call of its own, and a
   // row's bits must not show it.
   bool shared_params = false;
+  // A norm, which has no parameters; its rows are planned like those of shared ones.
+  bool bare = false;
   bool lean = false;    // Kernels that need few registers can find its parameters.
   bool ragged = false;  // Rows begin and end inside vectors.
   int element_bytes = 0;
@@ -37,7 +39,8 @@ Row DescribeRow(const NormSpec& spec, std::int64_t spatial, int channel_bytes) {
   Row row;
   row.vectors = CeilDiv(RowLength(spec, spatial),
                         kVectorBytes / static_cast<std::int64_t>(SizeOf(spec.dtype)));
-  row.shared_params = spatial == 1 || spec.rows == Rows::kPosition;
+  row.bare = spec.statistics > Statistics::kGiven;
+  row.shared_params = spatial == 1 || spec.rows == Rows::kPosition || row.bare;
   row.lean = row.shared_params || spec.groups == spec.channels;
   row.element_bytes = static_cast<int>(SizeOf(spec.dtype));
   row.ragged =
@@ -105,7 +108,7 @@ bool PlanBlock(const Row& row, Plan* plan) {
 // the plan does not know their type.
 bool ClusterParamsFit(const Row& row, const DeviceLimits& limits, int blocks,
                       std::int64_t block_vectors) {
-  if (!row.shared_params) return true;
+  if (!row.shared_params || row.bare) return true;
   const std::int64_t elements = block_vectors * kVectorBytes / row.element_bytes;
   const auto bytes = static_cast<std::size_t>(2 * elements * std::max(row.element_bytes, 4));
   return kReservedSharedBytes + ClusterSlotBytes(blocks) + bytes <= limits.shared_bytes_per_block;
@@ -196,9 +199,11 @@ bool CutGrid(const Row& row, const DeviceLimits& limits, bool with_params, Plan*
   return true;
 }
 
+// Norms of float64, which are not meant to be fast, have no kernels there.
 bool PlanGrid(const Row& row, const DeviceLimits& limits, Plan* plan) {
   if (limits.compute_capability < 80 || !limits.cooperative_launch) return false;
-  return (row.shared_params && CutGrid(row, limits, true, plan)) ||
+  if (row.bare && row.element_bytes == 8) return false;
+  return (row.shared_params && !row.bare && CutGrid(row, limits, true, plan)) ||
          CutGrid(row, limits, false, plan);
 }
 

@@ -4,7 +4,8 @@
 //                                   boundary;
 //   RunElements<T, P, Activations>  gamma and perhaps beta for each element, of type P, in 16-byte
 //                                   loads;
-//   RunWords<P>                     the same in rows that are not aligned, by words;
+//   RunWords<P>                     the same in rows that are not aligned, by words, or one gamma
+//                                   and beta for all of a row, if P is RowParams;
 //   RunAny                          everything else.
 //
 // Activations is OneActivation<...>, whose code the compiler interleaves with the rest, its kind

@@ -15,6 +15,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/memory.cuh"
 #include "kernels/cuda/device/moments.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
@@ -36,15 +37,20 @@ std::int64_t ChunksPerRow(std::int64_t elements, std::int64_t element_bytes) {
   return (elements * element_bytes + kChunkBytes - 1) / kChunkBytes;
 }
 
-// Sums over the block in a fixed order; every thread gets the result.
+// Merges the block's values in a fixed order; every thread gets the result. of_warp(value) merges
+// those of a warp; zeros do not count.
+template <typename Value, typename OfWarp>
+__device__ Value MergeOfBlock(Value value, OfWarp of_warp) {
+  __shared__ Value warps[kWarps];
+  __syncthreads();
+  value = of_warp(value);
+  if (threadIdx.x % kLanes == 0) warps[threadIdx.x / kLanes] = value;
+  __syncthreads();
+  return of_warp(threadIdx.x % kLanes < kWarps ? warps[threadIdx.x % kLanes] : Value(0));
+}
 template <typename A>
 __device__ A BlockSum(A value) {
-  __shared__ A sums[kWarps];
-  __syncthreads();
-  value = GroupSum(value, kLanes);
-  if (threadIdx.x % kLanes == 0) sums[threadIdx.x / kLanes] = value;
-  __syncthreads();
-  return GroupSum(threadIdx.x % kLanes < kWarps ? sums[threadIdx.x % kLanes] : A(0), kLanes);
+  return MergeOfBlock(value, [](A own) { return GroupSum(own, kLanes); });
 }
 
 // The place of a warp's run of a chunk in its row.
@@ -59,7 +65,7 @@ __device__ inline ChunkRun LocateRun(std::uint32_t block, std::uint32_t chunks) 
   return {row, chunk * kChunkBytes + static_cast<int>(threadIdx.x) / kLanes * kRunBytes};
 }
 
-template <typename T, bool kAligned>
+template <typename T, bool kAligned, RowSums kSums>
 __global__ void __launch_bounds__(kThreads, 2)
     SumChunks(const __grid_constant__ RowBatch batch, std::uint32_t chunks,
               Moments<Accumulator<T>>* partials) {
@@ -70,24 +76,48 @@ __global__ void __launch_bounds__(kThreads, 2)
   const Row row = FindRow(batch, run.row);
   const int bytes = ClampToRun(row.bytes - run.begin, kRunBytes);
   const int present = min(bytes, kRunBytes) / static_cast<int>(sizeof(T));
+  AwaitPreviousKernel();
 
   Vector vectors[kVectors];
   LoadRun<T, kAligned>(row.x + run.begin, bytes, lane, kLanes, vectors);
-  const Moments<A> own = SumRun<T, kAligned>(vectors, bytes, lane, kLanes, batch.centered);
-  const Moments<A> warp = MergeLanes(own, static_cast<A>(present), kLanes);
+  const auto statistics = StatisticsOf<kSums>(batch);
+  const Moments<A> own = SumRun<T, kAligned>(vectors, bytes, lane, kLanes, statistics);
+  const Moments<A> warp = MergeStatistics(statistics, own, static_cast<A>(present), kLanes);
   if (lane == 0) warps[threadIdx.x / kLanes] = warp;
   __syncthreads();
   if (threadIdx.x >= kLanes) return;
   const Moments<A> mine = lane < kWarps ? warps[lane] : Moments<A>();
-  const Moments<A> chunk = MergeLanes(mine, GroupSum(mine.count, kLanes), kLanes);
+  const Moments<A> chunk = MergeStatistics(statistics, mine, GroupSum(mine.count, kLanes), kLanes);
   if (lane == 0) partials[blockIdx.x] = chunk;
+}
+
+// The scale of the block's row, by its first thread.
+template <typename A>
+__device__ void Finish(const RowBatch& batch, const Moments<A>& row, RowScale<A>* scales) {
+  if (threadIdx.x > 0) return;
+  const RowScale<A> scale = FinishStatistics(batch.norm, row, batch.eps);
+  scales[blockIdx.x] = scale;
+  WriteStatistics(batch, blockIdx.x, scale);
 }
 
 template <typename A>
 __global__ void __launch_bounds__(kThreads)
-    MergeChunks(std::uint32_t chunks, const Moments<A>* partials, Constant eps, bool centered,
-                RowScale<A>* scales) {
+    MergeChunks(const __grid_constant__ RowBatch batch, std::uint32_t chunks,
+                const Moments<A>* partials, RowScale<A>* scales) {
   const Moments<A>* const own = partials + static_cast<std::size_t>(blockIdx.x) * chunks;
+  LetNextKernelBegin();  // ScaleChunks loads its rows in the meantime.
+  AwaitPreviousKernel();
+  if (batch.norm == Statistics::kLargestAbsolute) {
+    MagnitudeBits<A> largest = 0;
+    for (std::uint32_t i = threadIdx.x; i < chunks; i += kThreads) {
+      largest = max(largest, Magnitude(own[i].m2));
+    }
+    Moments<A> row;
+    row.m2 = FromMagnitude(
+        MergeOfBlock(largest, [](MagnitudeBits<A> bits) { return LargestOfLanes(bits, kLanes); }));
+    Finish(batch, row, scales);
+    return;
+  }
   const SetMerge<A> merge(own[0].reference);
   A sum = 0;
   A count = 0;
@@ -100,10 +130,11 @@ __global__ void __launch_bounds__(kThreads)
   A m2 = 0;
   for (std::uint32_t i = threadIdx.x; i < chunks; i += kThreads) m2 += merge.M2(own[i], mean);
   const Moments<A> row = merge.Result(count, mean, BlockSum(m2));
-  if (threadIdx.x == 0) scales[blockIdx.x] = FinishRow(row, eps, centered);
+  Finish(batch, row, scales);
 }
 
-template <typename T, bool kAligned>
+// Params: RowParams, without an activation, or AnyParams.
+template <typename T, bool kAligned, typename Params>
 __global__ void __launch_bounds__(kThreads, 2)
     ScaleChunks(const __grid_constant__ RowBatch batch, std::uint32_t chunks,
                 const RowScale<Accumulator<T>>* scales) {
@@ -113,15 +144,24 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int bytes = ClampToRun(row.bytes - run.begin, kRunBytes);
   const int present = min(bytes, kRunBytes) / static_cast<int>(sizeof(T));
 
+  // SumChunks has read x, so it is complete before MergeChunks begins.
   Vector vectors[kVectors];
   LoadRun<T, kAligned>(row.x + run.begin, bytes, lane, kLanes, vectors);
-  const std::int64_t element = run.begin / static_cast<int>(sizeof(T));
-  RunEpilogue<T> epilogue(batch, row, scales[run.row], element, element + present);
-  InTurn(vectors, [&](int i, const Vector& vector) {
-    const int offset = (i * kLanes + lane) * kVectorBytes;
-    return epilogue.Apply(vector, element + offset / static_cast<int>(sizeof(T)),
-                          ElementsPresent<T>(bytes, offset));
-  });
+  AwaitPreviousKernel();
+  const RowScale<Accumulator<T>> scale = scales[run.row];
+  if constexpr (std::is_same_v<Params, RowParams>) {
+    const RowResult<T> result(batch, RowParamValues<Accumulator<T>>(batch, row), scale);
+#pragma unroll
+    for (Vector& vector : vectors) vector = result.template Of<Activation::kNone>(vector);
+  } else {
+    const std::int64_t element = run.begin / static_cast<int>(sizeof(T));
+    RunEpilogue<T> epilogue(batch, row, scale, element, element + present);
+    InTurn(vectors, [&](int i, const Vector& vector) {
+      const int offset = (i * kLanes + lane) * kVectorBytes;
+      return epilogue.Apply(vector, element + offset / static_cast<int>(sizeof(T)),
+                            ElementsPresent<T>(bytes, offset));
+    });
+  }
   StoreRun<T, kAligned>(row.y + run.begin, bytes, lane, kLanes, vectors);
 }
 
@@ -290,9 +330,14 @@ cudaError_t EnqueueScaling(const Launch& launch, const RowBatch& batch, std::uin
       if (room && AreElementParams<float>(launch, batch)) return columns(ElementType<float>());
     }
   }
-  ScaleChunks<T, kAligned>
-      <<<batch.rows * chunks, kThreads, 0, launch.stream>>>(batch, chunks, scales);
-  return cudaSuccess;
+  auto scale_chunks = ScaleChunks<T, kAligned, AnyParams>;
+  if constexpr (kAligned && !std::is_same_v<T, double>) {
+    if (AreRowParams(batch) && launch.spec.activation == Activation::kNone) {
+      scale_chunks = ScaleChunks<T, true, RowParams>;
+    }
+  }
+  return LaunchOverlapping(launch.limits, launch.stream, scale_chunks, batch.rows * chunks,
+                           kThreads, batch, chunks, scales);
 }
 
 template <typename T, bool kAligned>
@@ -303,10 +348,15 @@ cudaError_t Enqueue(const Launch& launch, const RowBatch& batch) {
   const std::uint32_t blocks = batch.rows * chunks;
   auto* const partials = static_cast<Moments<A>*>(launch.scratch);
   auto* const scales = reinterpret_cast<RowScale<A>*>(partials + blocks);
-  SumChunks<T, kAligned><<<blocks, kThreads, 0, launch.stream>>>(batch, chunks, partials);
-  MergeChunks<A><<<batch.rows, kThreads, 0, launch.stream>>>(chunks, partials, batch.eps,
-                                                             batch.centered, scales);
-  const cudaError_t error = EnqueueScaling<T, kAligned>(launch, batch, chunks, scales);
+  const auto sum_chunks = IsNorm(launch) ? SumChunks<T, kAligned, RowSums::kNorms>
+                                         : SumChunks<T, kAligned, RowSums::kMoments>;
+  cudaError_t error = LaunchOverlapping(launch.limits, launch.stream, sum_chunks, blocks, kThreads,
+                                        batch, chunks, partials);
+  if (error != cudaSuccess) return error;
+  error = LaunchOverlapping(launch.limits, launch.stream, MergeChunks<A>, batch.rows, kThreads,
+                            batch, chunks, partials, scales);
+  if (error != cudaSuccess) return error;
+  error = EnqueueScaling<T, kAligned>(launch, batch, chunks, scales);
   const cudaError_t last = cudaGetLastError();
   return error != cudaSuccess ? error : last;
 }

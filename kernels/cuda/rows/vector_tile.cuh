@@ -18,7 +18,6 @@ namespace normd::norm::cuda {
 // from each row's first channel on; an activation if kActivated. With kAhead they are loaded before
 // the row's statistics are known. That takes registers and hides one wait behind another: it is for
 // launches so small that nothing else hides it (IsSmall).
-// for launches so small that nothing else hides it (IsSmall).
 template <typename P, bool kActivated, bool kAhead = false>
 struct ElementParams {};
 // A scale and perhaps a shift for each element, of the row's type: the sample's own, at 16-byte
@@ -251,11 +250,13 @@ class VectorTile {
     }
   }
 
-  __device__ Moments<A> Sum(const Vector (&vectors)[G], bool centered) const {
+  // `statistics` are any, or, as a bool, whether they are centered.
+  template <typename AnyStatistics>
+  __device__ Moments<A> Sum(const Vector (&vectors)[G], AnyStatistics statistics) const {
     if constexpr (kSharedReference<T>) {
-      return SumRun<T, true>(vectors, bytes_, lane_, width_, centered);
+      return SumRun<T, true>(vectors, bytes_, lane_, width_, statistics);
     } else {
-      return SumWholeVectors<T>(vectors, Whole(), centered);
+      return SumWholeVectors<T>(vectors, Whole(), statistics);
     }
   }
   // The same around the reference of `width` lanes.

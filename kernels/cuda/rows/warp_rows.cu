@@ -93,6 +93,7 @@ __global__ void __launch_bounds__(kThreads, MinBlocks(WantedBlocks<T, Params>(),
   const int elements = static_cast<int>(row.bytes) / static_cast<int>(sizeof(T));
   const Moments<A> whole = SumRow<Tile, T>(run, vectors, elements, width, batch.centered);
   const RowScale<A> scale = FinishRow(whole, batch.eps, batch.centered);
+  if (lane == 0 && exists) WriteStatistics(batch, index, scale);
   run.Finish(params, batch, scale, vectors);
 }
 

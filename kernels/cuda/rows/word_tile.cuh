@@ -67,12 +67,14 @@ class WordTile {
     }
   }
 
-  __device__ Moments<A> Sum(Vector (&vectors)[G], bool centered) const {
+  // `statistics` as VectorTile's.
+  template <typename AnyStatistics>
+  __device__ Moments<A> Sum(Vector (&vectors)[G], AnyStatistics statistics) const {
     if (G > 1 ? !whole_vectors_ : !__any_sync(kAllLanes, whole_vectors_)) {
-      return SumElements<T, G - 1>(vectors, lead_, vectors[G - 1], ElementsOfLast(), centered);
+      return SumElements<T, G - 1>(vectors, lead_, vectors[G - 1], ElementsOfLast(), statistics);
     }
     return Gathered(vectors, [&](int whole, int present) {
-      return SumElements<T, G>(vectors, whole, vectors[G - 1], present, centered);
+      return SumElements<T, G>(vectors, whole, vectors[G - 1], present, statistics);
     });
   }
   // The same around the reference of `width` lanes.
@@ -135,6 +137,12 @@ class WordTile {
   }
   __device__ void Finish(const RowParamValues<A>& params, const RowBatch& batch,
                          const RowScale<A>& scale, Vector (&vectors)[G]) const {
+    Finish(params, batch, scale, vectors, [](int) {});
+  }
+  // Calls done(i) when place i of the vectors is free.
+  template <typename Function>
+  __device__ void Finish(const RowParamValues<A>& params, const RowBatch& batch,
+                         const RowScale<A>& scale, Vector (&vectors)[G], Function done) const {
     RepackAll(vectors);
     const RowResult<T> result(batch, params, scale);
     if (batch.activation == Activation::kNone) {
@@ -145,7 +153,8 @@ class WordTile {
     } else {
       InTurn(vectors, [&](int, const Vector& vector) { return result.Of(vector); });
     }
-    Store(vectors, [](const Vector& vector, int, auto) { return vector; });
+    Store(
+        vectors, [](const Vector& vector, int, auto) { return vector; }, done);
   }
 
   __device__ void Finish(AnyParams, const RowBatch& batch, const RowScale<A>& scale,

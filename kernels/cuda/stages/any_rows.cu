@@ -1,5 +1,5 @@
-// Any rows with any stages: computes whatever no other kernel can, and the statistics that a
-// request wants beside results of other kernels.
+// Any rows with any stages: computes whatever no other kernel can, and statistics that the
+// kernels of y do not write.
 //
 // Phases: a team (lanes of a warp, or a block) reads its row in chunks of the plan's vectors for
 // each thread, takes its statistics, and writes residual_out. With Style::kTensor it first does the
@@ -177,8 +177,7 @@ __device__ inline StyleOfRow<T> TakeStyle(const StageBatch& batch, const StageRo
         }
       });
   const Moments<A> all = MergeOwn(Statistics::kMeanVariance, own, elements, team, partials);
-  const A variance = all.m2 / all.count;
-  return {sqrt((variance < 0 ? A(0) : variance) + batch.eps.As<A>()), all.reference + all.mean};
+  return {DeviationOf(all, batch.eps), all.reference + all.mean};
 }
 
 // Takes the team's row from its statistics to its results.

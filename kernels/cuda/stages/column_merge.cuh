@@ -36,7 +36,7 @@ __device__ inline void PutPartials(const ColumnPlace& place,
 
 // Merges the partials of each position, and leaves its normalization in `scales`, which may be
 // `slots`. Adjacent lanes share a position if there are more threads than positions.
-template <typename T>
+template <typename T, int kWordBytes>
 __device__ inline void MergePositions(const StageBatch& batch, const ColumnPlace& place,
                                       const PositionSlot* slots, PositionSlot* scales) {
   constexpr int kCount = kPerVector<T>;
@@ -44,7 +44,6 @@ __device__ inline void MergePositions(const StageBatch& batch, const ColumnPlace
   const Statistics statistics = batch.statistics;
   const int lanes = max(1, min(kColumnThreads / merge.positions, merge.parts));
   const int own = static_cast<int>(threadIdx.x) & (lanes - 1);
-  const std::int64_t tile_position = place.position - place.vector * kCount;
   for (int at = static_cast<int>(threadIdx.x) / lanes; at < merge.positions;
        at += kColumnThreads / lanes) {
     Moments<float> all = slots[own * merge.positions + at].moments();
@@ -62,7 +61,9 @@ __device__ inline void MergePositions(const StageBatch& batch, const ColumnPlace
     const RowScale<float> scale = FinishStatistics(statistics, all, batch.eps);
     const bool centered = statistics == Statistics::kMeanVariance;
     scales[at] = {scale.mean, scale.rstd, centered ? -scale.residue * scale.rstd : 0, 0};
-    const std::int64_t position = tile_position + at % place.vectors * kCount + at / place.vectors;
+    const std::int64_t position =
+        place.position + PositionWords<T, kWordBytes>::PlaceOf(at / place.vectors,
+                                                               at % place.vectors, place.vectors);
     if (position >= place.segment->spatial) continue;
     const std::int64_t row = place.row + position;
     auto* const mean_out = static_cast<float*>(place.segment->mean_out);

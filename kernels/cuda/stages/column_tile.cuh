@@ -30,29 +30,65 @@ struct PositionSlot {
   __device__ Moments<float> moments() const { return {reference, mean, m2, count}; }
 };
 
-template <typename T, bool kAligned>
-__device__ inline Vector LoadPositions(const char* address, int present) {
-  constexpr int kCount = kPerVector<T>;
-  if constexpr (kAligned) {
-    return LoadVector(address);
-  } else {
-    float values[kCount];
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      values[i] = i < present ? Widen(reinterpret_cast<const T*>(address)[i]) : 0;
-    }
-    return Pack<T>(values);
-  }
-}
+// A thread's positions of a channel fill a vector, in words that its address allows: the whole
+// vector, or fewer bytes. The words of neighbouring threads are adjacent, so a warp's accesses are
+// consecutive whatever the word. A word of a channel exists as a whole or not at all.
+template <typename T, int kWordBytes>
+struct PositionWords {
+  static constexpr int kWords = kVectorBytes / kWordBytes;
+  static constexpr int kPositions = kWordBytes / static_cast<int>(sizeof(T));  // In a word.
 
-template <typename T, bool kAligned>
-__device__ inline void StorePositions(char* address, const Vector& vector, int present) {
-  if constexpr (kAligned) {
-    StoreVector(address, vector);
-  } else {
-    StoreSpan<T>(address, vector, 0, present * static_cast<int>(sizeof(T)));
+  // The place in the tile of position j of the vector with this number.
+  __device__ static int PlaceOf(int j, int vector, int vectors) {
+    return (j / kPositions * vectors + vector) * kPositions + j % kPositions;
   }
-}
+
+  // Words are `step` bytes apart. The first takes the place of those that do not exist: without
+  // branches a thread's loads are issued back to back.
+  __device__ static Vector Load(const char* address, int step, int words) {
+    if constexpr (kWords == 1) {
+      return LoadVector(address);
+    } else {
+      std::uint32_t loaded[4] = {0, 0, 0, 0};
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) {
+        const char* const from = address + (i < words ? i * step : 0);
+        if constexpr (kWordBytes == 8) {
+          const uint2 word = LoadKept(reinterpret_cast<const uint2*>(from));
+          loaded[2 * i] = word.x;
+          loaded[2 * i + 1] = word.y;
+        } else if constexpr (kWordBytes == 4) {
+          loaded[i] = LoadKept(reinterpret_cast<const std::uint32_t*>(from));
+        } else {
+          loaded[i / 2] |= std::uint32_t{*reinterpret_cast<const std::uint16_t*>(from)}
+                           << (i % 2 * 16);
+        }
+      }
+      return make_uint4(loaded[0], loaded[1], loaded[2], loaded[3]);
+    }
+  }
+
+  __device__ static void Store(char* address, int step, int words, const Vector& vector) {
+    if constexpr (kWords == 1) {
+      StoreVector(address, vector);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) {
+        if (i >= words) continue;
+        char* const to = address + i * step;
+        if constexpr (kWordBytes == 8) {
+          *reinterpret_cast<uint2*>(to) =
+              make_uint2(WordOf(vector, 2 * i), WordOf(vector, 2 * i + 1));
+        } else if constexpr (kWordBytes == 4) {
+          *reinterpret_cast<std::uint32_t*>(to) = WordOf(vector, i);
+        } else {
+          *reinterpret_cast<std::uint16_t*>(to) =
+              static_cast<std::uint16_t>(WordOf(vector, i / 2) >> (i % 2 * 16));
+        }
+      }
+    }
+  }
+};
 
 // A thread's place.
 struct ColumnPlace {
@@ -60,18 +96,18 @@ struct ColumnPlace {
   std::int64_t sample;
   std::int64_t first_channel;
   std::int64_t row;       // The group's first position, counted in the segment's rows.
-  std::int64_t position;  // The first of the thread's positions.
-  int present;            // The number of its positions that exist.
+  std::int64_t position;  // The first of the tile's positions.
+  int words;              // The number of the thread's words that exist.
   int split;
   int vector;   // A vector of positions, in the tile.
   int vectors;  // In a tile.
   int splits;
 };
 
-template <typename T>
+template <typename T, int kWordBytes>
 __device__ inline ColumnPlace FindColumns(const StageBatch& batch, int splits,
                                           std::uint32_t index) {
-  constexpr int kCount = kPerVector<T>;
+  using Words = PositionWords<T, kWordBytes>;
   ColumnPlace place;
   int found = 0;
   while (index >= batch.segments[found].end_row) ++found;
@@ -89,9 +125,14 @@ __device__ inline ColumnPlace FindColumns(const StageBatch& batch, int splits,
   place.split = static_cast<int>(threadIdx.x) / place.vectors;
   place.vector = static_cast<int>(threadIdx.x) % place.vectors;
   const std::int64_t tile = local - outer * tiles.value();
-  place.position = (tile * place.vectors + place.vector) * kCount;
-  const std::int64_t left = spatial - place.position;
-  place.present = static_cast<int>(left < 0 ? 0 : left < kCount ? left : kCount);
+  const int positions = place.vectors * kPerVector<T>;
+  place.position = tile * positions;
+  const auto left = static_cast<int>(min(spatial - place.position, std::int64_t{positions}));
+  place.words = 0;
+#pragma unroll
+  for (int i = 0; i < Words::kWords; ++i) {
+    if ((i * place.vectors + place.vector) * Words::kPositions < left) ++place.words;
+  }
   return place;
 }
 
@@ -120,21 +161,22 @@ __device__ inline void FillChannels(const StageBatch& batch, const ColumnPlace& 
   }
 }
 
-template <typename T, bool kAligned>
+template <typename T, int kWordBytes>
 class Columns {
  public:
+  using Words = PositionWords<T, kWordBytes>;
   static constexpr int kCount = kPerVector<T>;
 
   __device__ Columns(const StageBatch& batch, const ColumnPlace& place)
       : batch_(batch),
         place_(place),
-        held_(place.present == 0
+        held_(place.words == 0
                   ? 0
                   : (static_cast<int>(batch.channels_per_group) - place.split + place.splits - 1) /
                         place.splits),
         step_(Opaque(place.splits * place.segment->spatial * static_cast<int>(sizeof(T)))),
         begin_((place.row * batch.channels_per_group + place.split * place.segment->spatial +
-                place.position) *
+                place.position + place.vector * Words::kPositions) *
                static_cast<int>(sizeof(T))) {}
 
   __device__ void Load() {
@@ -142,7 +184,7 @@ class Columns {
 #pragma unroll
     for (int i = 0; i < kColumnChannels; ++i, from += step_) {
       x_[i] = make_uint4(0, 0, 0, 0);
-      if (Exists(i)) x_[i] = LoadPositions<T, kAligned>(from, place_.present);
+      if (Exists(i)) x_[i] = LoadWords(from);
     }
   }
 
@@ -173,13 +215,11 @@ class Columns {
       if (!Exists(i)) continue;
       float values[kCount], others[kCount];
       Unpack<T>(x_[i], values);
-      Unpack<T>(LoadPositions<T, kAligned>(segment.residual + Offset(i), place_.present), others);
+      Unpack<T>(LoadWords(segment.residual + Offset(i)), others);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) values[j] += others[j];
       x_[i] = Pack<T>(values);
-      if (batch_.residual_out) {
-        StorePositions<T, kAligned>(segment.residual_out + Offset(i), x_[i], place_.present);
-      }
+      if (batch_.residual_out) StoreWords(segment.residual_out + Offset(i), x_[i]);
     }
   }
 
@@ -250,14 +290,14 @@ class Columns {
       }
       if (batch_.combine_output != Combine::kNone) {
         float others[kCount];
-        Unpack<T>(LoadPositions<T, kAligned>(segment.other + Offset(i), place_.present), others);
+        Unpack<T>(LoadWords(segment.other + Offset(i)), others);
         if (batch_.combine_output == Combine::kAdd) {
           CombineAll<Combine::kAdd>(values, others);
         } else {
           CombineAll<Combine::kMultiply>(values, others);
         }
       }
-      StorePositions<T, kAligned>(y, Pack<T>(values), place_.present);
+      StoreWords(y, Pack<T>(values));
     }
   }
 
@@ -269,6 +309,12 @@ class Columns {
   }
   __device__ bool Exists(int i) const { return i < held_; }
   __device__ std::int64_t Offset(int i) const { return begin_ + i * step_; }
+  __device__ Vector LoadWords(const char* address) const {
+    return Words::Load(address, place_.vectors * kWordBytes, place_.words);
+  }
+  __device__ void StoreWords(char* address, const Vector& vector) const {
+    Words::Store(address, place_.vectors * kWordBytes, place_.words, vector);
+  }
 
   template <typename Visit>
   __device__ void ForValues(Visit visit) const {

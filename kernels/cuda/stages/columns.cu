@@ -10,7 +10,8 @@
 // Occupancy: two blocks of 256 threads with 16 vectors each: 128 KiB of tiles in work on a
 // multiprocessor, and as many in flight.
 // Determinism: which thread sums a channel, and the order of merges, follow from the number of
-// channels alone. Positions at other addresses, and fewer than a vector holds, are read one by one.
+// channels alone. Where 16 bytes do not divide the bytes of a channel, positions move in words of 8
+// bytes or of one element.
 
 #include <cuda_runtime.h>
 
@@ -25,6 +26,7 @@ namespace normd::norm::cuda {
 namespace {
 
 constexpr int kBlocksOfMultiprocessor = 2;
+constexpr int kHalfVectorBytes = kVectorBytes / 2;
 // With fewer, a tile has so many positions that their partials do not fit beside the next tile.
 constexpr int kMinStreamedSplits = 4;
 
@@ -36,14 +38,14 @@ int SplitsOf(std::int64_t channels) {
 }
 
 // One tile for each block.
-template <typename T, bool kAligned>
+template <typename T, int kWordBytes>
 __global__ void __launch_bounds__(kColumnThreads, kBlocksOfMultiprocessor)
     ColumnTiles(const __grid_constant__ StageBatch batch, const int splits) {
   constexpr int kCount = kPerVector<T>;
   __shared__ PositionSlot slots[kColumnThreads * kCount];
   __shared__ ChannelFactors<float> channels[kMaxColumnChannels];
-  const ColumnPlace place = FindColumns<T>(batch, splits, blockIdx.x);
-  Columns<T, kAligned> held(batch, place);
+  const ColumnPlace place = FindColumns<T, kWordBytes>(batch, splits, blockIdx.x);
+  Columns<T, kWordBytes> held(batch, place);
   AwaitPreviousKernel();
   held.Load();
   held.AddResidual();
@@ -52,7 +54,7 @@ __global__ void __launch_bounds__(kColumnThreads, kBlocksOfMultiprocessor)
   held.Sum(moments);
   PutPartials<T>(place, moments, slots);
   __syncthreads();
-  MergePositions<T>(batch, place, slots, slots);
+  MergePositions<T, kWordBytes>(batch, place, slots, slots);
   __syncthreads();
   held.RepackAll();
   held.Write(slots, channels);
@@ -77,23 +79,25 @@ __global__ void __launch_bounds__(kColumnThreads, kBlocksOfMultiprocessor)
   constexpr int kCount = kPerVector<T>;
   extern __shared__ Vector staging[];
   const Vector* const own = staging + threadIdx.x;
-  ColumnPlace place = FindColumns<T>(batch, splits, blockIdx.x);
+  ColumnPlace place = FindColumns<T, kVectorBytes>(batch, splits, blockIdx.x);
   const ColumnMerge merge(place, kCount);
   auto* const slots = reinterpret_cast<PositionSlot*>(staging + kColumnChannels * kColumnThreads);
   PositionSlot* const scales = slots + merge.parts * merge.positions;
   auto& channels =
       *reinterpret_cast<ChannelFactors<float>(*)[kMaxColumnChannels]>(scales + merge.positions);
   AwaitPreviousKernel();
-  Columns<T, true>(batch, place).Request(SharedAddress(own));
+  Columns<T, kVectorBytes>(batch, place).Request(SharedAddress(own));
   std::int64_t filled = -1;  // The first channel of the sample whose factors are in the table.
 #pragma unroll 1
   for (std::uint32_t tile = blockIdx.x; tile < batch.rows; tile += gridDim.x) {
-    Columns<T, true> held(batch, place);
+    Columns<T, kVectorBytes> held(batch, place);
     AwaitCopies();
     held.Take(own);
-    const ColumnPlace next = FindColumns<T>(batch, splits, min(tile + gridDim.x, batch.rows - 1));
+    const ColumnPlace next =
+        FindColumns<T, kVectorBytes>(batch, splits, min(tile + gridDim.x, batch.rows - 1));
     held.RepackAll();
-    if (tile + gridDim.x < batch.rows) Columns<T, true>(batch, next).Request(SharedAddress(own));
+    if (tile + gridDim.x < batch.rows)
+      Columns<T, kVectorBytes>(batch, next).Request(SharedAddress(own));
     held.AddResidual();
     Moments<float> moments[kCount];
     held.Sum(moments);
@@ -103,7 +107,7 @@ __global__ void __launch_bounds__(kColumnThreads, kBlocksOfMultiprocessor)
         (batch.scale || batch.shift ? place.sample * batch.channels : 0) + place.first_channel;
     if (batch.affine && filled != wanted) FillChannels(batch, place, channels);
     filled = wanted;
-    MergePositions<T>(batch, place, slots, scales);
+    MergePositions<T, kVectorBytes>(batch, place, slots, scales);
     __syncthreads();
     held.RepackAll();
     held.Write(scales, channels);
@@ -112,8 +116,10 @@ __global__ void __launch_bounds__(kColumnThreads, kBlocksOfMultiprocessor)
 #endif
 }
 
-bool PositionsAreAligned(const StageBatch& batch) {
-  const auto element = static_cast<std::int64_t>(SizeOf(batch.dtype));
+// The largest word that divides every channel's address and bytes, of those that there are kernels
+// for: 16 bytes, for 16-bit types 8, or one element.
+int WordBytesOf(const StageBatch& batch) {
+  const auto element = static_cast<int>(SizeOf(batch.dtype));
   std::uintptr_t bits = 0;
   for (int i = 0; i < batch.segment_count; ++i) {
     const StageSegment& segment = batch.segments[i];
@@ -123,7 +129,8 @@ bool PositionsAreAligned(const StageBatch& batch) {
     }
     bits |= static_cast<std::uintptr_t>(segment.spatial * element);
   }
-  return bits % kVectorBytes == 0;
+  if (bits % kVectorBytes == 0) return kVectorBytes;
+  return element == 2 && bits % kHalfVectorBytes == 0 ? kHalfVectorBytes : element;
 }
 
 }  // namespace
@@ -165,7 +172,7 @@ cudaError_t LaunchColumns(const Launch& launch, StageBatch batch) {
     segment.positions = Divisor(tiles);
   }
   batch.rows = blocks;
-  const bool aligned = PositionsAreAligned(batch);
+  const int word_bytes = WordBytesOf(batch);
   const auto enqueue = [&](auto element) {
     using T = typename decltype(element)::Type;
     const auto resident =
@@ -174,15 +181,19 @@ cudaError_t LaunchColumns(const Launch& launch, StageBatch batch) {
     const std::size_t room = launch.limits.shared_bytes_per_block / kBlocksOfMultiprocessor;
     // float32 needs fewer sums, and blocks that are not persistent keep the memory as busy.
     if constexpr (sizeof(T) == 2) {
-      if (aligned && blocks > resident && splits >= kMinStreamedSplits &&
+      if (word_bytes == kVectorBytes && blocks > resident && splits >= kMinStreamedSplits &&
           shape.shared_bytes <= room) {
         return LaunchOverlapping(launch.limits, launch.stream, shape, ColumnStream<T>, batch,
                                  splits);
       }
     }
-    return LaunchOverlapping(launch.limits, launch.stream,
-                             aligned ? ColumnTiles<T, true> : ColumnTiles<T, false>, blocks,
-                             kColumnThreads, batch, splits);
+    auto* kernel = ColumnTiles<T, sizeof(T)>;
+    if (word_bytes == kVectorBytes) kernel = ColumnTiles<T, kVectorBytes>;
+    if constexpr (sizeof(T) == 2) {
+      if (word_bytes == kHalfVectorBytes) kernel = ColumnTiles<T, kHalfVectorBytes>;
+    }
+    return LaunchOverlapping(launch.limits, launch.stream, kernel, blocks, kColumnThreads, batch,
+                             splits);
   };
   switch (launch.spec.dtype) {
     case DType::kFloat16: return enqueue(ElementType<Half>());

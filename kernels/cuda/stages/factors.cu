@@ -2,7 +2,7 @@
 // and beta.
 //
 // Bytes: two numbers per channel of a sample, at most a sixteenth of its bytes (stage_plan.cc). A
-// style tensor is read once, by the kernel of any rows.
+// style tensor is read once, for its statistics (stages.cu).
 
 #include <cuda_runtime.h>
 

@@ -13,10 +13,21 @@ namespace normd::norm::cuda {
 // memory, if the rows of a block share them.
 enum class LeanFactors { kNone, kLoaded, kDirect, kAhead, kTable };
 
+// The tensors and parameters that make the values to be normalized. kOther is the exception: the
+// second tensor is combined with the results.
+enum class LeanInput {
+  kAlone,            // x
+  kBias,             // x + input_bias
+  kResidual,         // x, perhaps times a gate, + residual
+  kBiasAndResidual,  // (x + input_bias), perhaps times a gate, + residual
+  kCombined,         // x and the second tensor, by combine_input; not rounded
+  kOther,            // x
+};
+
 // The abilities of a kernel beyond a norm with gamma and beta, fixed at compile time so that the
 // common cases are short: at run time a row may need less.
-template <typename T, int kVectorsHeld, bool kResidualIn, bool kOtherIn, bool kModulatedBy,
-          bool kQuantizedTo, LeanFactors kFactors = LeanFactors::kLoaded, bool kSquaresOf = false>
+template <typename T, int kVectorsHeld, LeanInput kInput, bool kModulatedBy, bool kQuantizedTo,
+          LeanFactors kFactors = LeanFactors::kLoaded, bool kSquaresOf = false>
 struct LeanKind {
   using Type = T;
   static constexpr int kVectors = kVectorsHeld;  // Per thread.
@@ -26,8 +37,12 @@ struct LeanKind {
   static constexpr bool kDirect = kFactors == LeanFactors::kDirect || kAhead;
   // Whether there is no branch between the vectors of a row, so that their instructions interleave.
   static constexpr bool kStraight = kTable || kDirect;
-  static constexpr bool kResidual = kResidualIn;    // Always.
-  static constexpr bool kOther = kOtherIn;          // Always.
+  static constexpr bool kBoth = kInput == LeanInput::kBiasAndResidual;
+  static constexpr bool kBias = kBoth || kInput == LeanInput::kBias;
+  static constexpr bool kResidual = kBoth || kInput == LeanInput::kResidual;
+  static constexpr bool kCombined = kInput == LeanInput::kCombined;
+  static constexpr bool kOther = kInput == LeanInput::kOther;
+  static constexpr bool kSecond = kResidual || kCombined || kOther;
   static constexpr bool kModulated = kModulatedBy;  // By scale, shift and gate.
   static constexpr bool kQuantized = kQuantizedTo;
   // Whether statistics are of squares. If not, with kStraight, they are of mean and variance.
@@ -35,7 +50,6 @@ struct LeanKind {
   // Whether statistics may be of absolutes; results may then still have x's type.
   static constexpr bool kAbsolutes = kModulated && !kStraight;
   static constexpr bool kMayNarrow = !kQuantized || !kTable;
-  static constexpr bool kSecond = kResidual || kOther;
   // Whether all results are in registers at once. If not, results with a scale of their own are
   // computed twice.
   static constexpr bool kHeld = kQuantized && !(kModulated && kSecond);
@@ -79,12 +93,10 @@ __device__ inline LeanPlace PlaceLeanRow(const StageBatch& batch, const LeanTeam
             (!Kind::kMayNarrow || (Kind::kQuantized && batch.quantization != Quantization::kNone)
                  ? offset / static_cast<int>(sizeof(T))
                  : offset);
-  if constexpr (Kind::kResidual) {
-    place.second = segment.residual + offset;
-    place.sum = segment.residual_out + offset;
-  } else if constexpr (Kind::kOther) {
-    place.second = segment.other + offset;
+  if constexpr (Kind::kSecond) {
+    place.second = (Kind::kResidual ? segment.residual : segment.other) + offset;
   }
+  if constexpr (Kind::kBias || Kind::kResidual) place.sum = segment.residual_out + offset;
   place.first_channel = team.thread * kPerVector<T>;
   const std::uint32_t groups = batch.groups.value();
   if (Kind::kModulated || groups != 1) {

@@ -27,8 +27,12 @@ class LeanRow {
   __device__ bool exists() const { return vectors_ > 0; }
 
   __device__ void Load() {
-    LoadTensor(place_.x, x_);
-    if constexpr (Kind::kSecond) LoadTensor(place_.second, second_);
+    if constexpr (Kind::kCombined) {
+      CombineInput();
+    } else {
+      LoadTensor(place_.x, x_);
+    }
+    if constexpr (kKeepsSecond) LoadTensor(place_.second, second_);
     if constexpr (Kind::kAhead) {
 #pragma unroll
       for (int i = 0; i < Kind::kVectors; ++i) {
@@ -36,7 +40,7 @@ class LeanRow {
         offsets_[i] = LoadOffset(i);
       }
     }
-    if constexpr (Kind::kResidual) AddResidual();
+    if constexpr (Kind::kBias || Kind::kResidual) AddToInput();
   }
 
   // The row's elements in the thread's warp, if the team has warps. For sums of squares the count
@@ -53,13 +57,13 @@ class LeanRow {
   __device__ Moments<float> Sum() const {
     if constexpr (Kind::kStraight) return SumAll();
     return MomentsOfVectors<T, Kind::kVectors, Kind::kAbsolutes>(
-        statistics(), [&](int i, float(&values)[kCount]) { Unpack<T>(x_[i], values); },
+        statistics(), [&](int i, float(&values)[kCount]) { Input(i, values); },
         [&](int i) { return Exists(i) ? kCount : 0; });
   }
 
   // Values that are unpacked twice would stay unpacked in between, in twice the registers.
   __device__ void RepackAll() {
-    if constexpr (!Kind::kUnpacked) {
+    if constexpr (!Kind::kUnpacked && !Kind::kCombined) {
 #pragma unroll
       for (int i = 0; i < Kind::kVectors; ++i) Repack(x_[i]);
     }
@@ -94,11 +98,28 @@ class LeanRow {
   }
 
  private:
+  // Elements that are not rounded to T.
+  struct Floats {
+    float values[kCount];
+  };
+  using Held = std::conditional_t<Kind::kCombined, Floats, Vector>;
+  static constexpr bool kKeepsSecond = Kind::kResidual || Kind::kOther;
+
   __device__ const StageSegment& segment() const { return batch_.segments[place_.segment]; }
   __device__ bool Exists(int i) const { return i * size_ + team_.thread < vectors_; }
   // Bytes from the thread's first vector to vector i.
   __device__ int Offset(int i) const { return i * size_ * kVectorBytes; }
   __device__ int Channel(int i) const { return place_.first_channel + i * size_ * kCount; }
+
+  // The values to be normalized of the vector that is held at `place`.
+  __device__ void Input(int place, float (&values)[kCount]) const {
+    if constexpr (Kind::kCombined) {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) values[j] = x_[place].values[j];
+    } else {
+      Unpack<T>(x_[place], values);
+    }
+  }
 
   // As MomentsOfVectors, with kStraight.
   __device__ Moments<float> SumAll() const {
@@ -114,17 +135,20 @@ class LeanRow {
 #pragma unroll
       for (int i = 0; i < Kind::kVectors; ++i) {
         float next[2] = {sum[0], sum[1]};
-        AddElements<T>(x_[i], kCount, next);
+        Input(i, values);
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) next[j % 2] += values[j];
         sum[0] = Exists(i) ? next[0] : sum[0];
         sum[1] = Exists(i) ? next[1] : sum[1];
       }
       if (count > 0) reference = Quotient(sum[0] + sum[1], static_cast<float>(count));
     } else if (kCentered && Exists(0)) {
-      if constexpr (!kMeanReference<T>) reference = MeanOfHead<T>(x_[0], kCount);
+      Input(0, values);
+      if constexpr (!kMeanReference<T>) reference = MeanOfHead<T>(values, kCount);
     }
 #pragma unroll
     for (int i = 0; i < Kind::kVectors; ++i) {
-      Unpack<T>(x_[i], values);
+      Input(i, values);
       float next[2] = {sums[0], sums[1]}, next_squares[2] = {squares[0], squares[1]};
       if (kCentered) {
         AddDeviations<T>(values, kCount, reference, i % 2, next, next_squares);
@@ -172,21 +196,43 @@ class LeanRow {
     return Pack<T>(values);
   }
 
-  __device__ void AddResidual() {
+  __device__ void CombineInput() {
+    Vector x[Kind::kVectors], others[Kind::kVectors];
+    LoadTensor(place_.x, x);
+    LoadTensor(place_.second, others);
+#pragma unroll
+    for (int i = 0; i < Kind::kVectors; ++i) {
+      float of_other[kCount];
+      Unpack<T>(x[i], x_[i].values);
+      Unpack<T>(others[i], of_other);
+      CombineWith(batch_.combine_input, x_[i].values, of_other);
+    }
+  }
+
+  // Adds the input bias, multiplies with the gate, adds the residual, and rounds.
+  __device__ void AddToInput() {
     const bool gated = Kind::kModulated && batch_.gate;
 #pragma unroll
     for (int i = 0; i < Kind::kVectors; ++i) {
-      if (!Kind::kDirect && !Exists(i)) continue;
+      // A branch would make the loads of a bias wait for one another.
+      if (!Kind::kDirect && !Kind::kBias && !Exists(i)) continue;
       float values[kCount], others[kCount];
       Unpack<T>(x_[i], values);
+      if constexpr (Kind::kBias) {
+        LoadLeanParam<T>(batch_.input_bias, Exists(i) ? Channel(i) : 0, others);
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) values[j] += others[j];
+      }
       if ((Kind::kDirect && Kind::kModulated) || gated) {
         Unpack<T>(gated ? LoadOfChannels(segment().gate, i) : Ones(), others);
 #pragma unroll
         for (int j = 0; j < kCount; ++j) values[j] *= others[j];
       }
-      Unpack<T>(second_[i], others);
+      if constexpr (Kind::kResidual) {
+        Unpack<T>(second_[i], others);
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) values[j] += others[j];
+        for (int j = 0; j < kCount; ++j) values[j] += others[j];
+      }
       x_[i] = Pack<T>(values);
       if (batch_.residual_out && Exists(i)) StoreVector(place_.sum + Offset(i), x_[i]);
     }
@@ -236,28 +282,26 @@ class LeanRow {
       }
       if constexpr (Kind::kStep < Kind::kVectors) {
         Rotate(x_);
-        if constexpr (Kind::kSecond) Rotate(second_);
+        if constexpr (Kind::kOther) Rotate(second_);
       }
     }
   }
 
   // Moves the first vectors behind the others.
-  __device__ static void Rotate(Vector (&vectors)[Kind::kVectors]) {
+  template <typename V>
+  __device__ static void Rotate(V (&vectors)[Kind::kVectors]) {
 #pragma unroll
-    for (int k = 0; k < Kind::kStep; ++k) {
-      const Vector front = vectors[k];
-#pragma unroll
-      for (int i = k; i + Kind::kStep < Kind::kVectors; i += Kind::kStep) {
-        vectors[i] = vectors[i + Kind::kStep];
-      }
-      vectors[Kind::kVectors - Kind::kStep + k] = front;
+    for (int i = 0; i + Kind::kStep < Kind::kVectors; ++i) {
+      const V front = vectors[i];
+      vectors[i] = vectors[i + Kind::kStep];
+      vectors[i + Kind::kStep] = front;
     }
   }
 
   // The results of vector i, which is held at `place`.
   __device__ void Result(int place, int i, const RowScale<float>& scale,
                          float (&values)[kCount]) const {
-    Unpack<T>(x_[place], values);
+    Input(place, values);
     if (statistics() == Statistics::kMeanVariance) {
       const float residue = -scale.residue * scale.rstd;
 #pragma unroll
@@ -325,8 +369,8 @@ class LeanRow {
   const LeanTable<T>* const table_;
   const int vectors_;  // Per row; 0 if the row does not exist.
   const int size_;
-  Vector x_[Kind::kVectors];  // After the sums, the normalized values.
-  Vector second_[Kind::kSecond ? Kind::kVectors : 1];
+  Held x_[Kind::kVectors];  // After the load, the values to be normalized.
+  Vector second_[kKeepsSecond ? Kind::kVectors : 1];
   Vector factors_[Kind::kAhead ? Kind::kVectors : 1];
   Vector offsets_[Kind::kAhead ? Kind::kVectors : 1];
 };

@@ -1,15 +1,17 @@
-// Contiguous rows in registers: residual additions, modulations by sample and channel, second
-// tensors and quantized results of rows up to 64 KiB, with one channel per element or a norm alone.
+// Contiguous rows in registers: input biases, residual additions, modulations by sample and
+// channel, second tensors and quantized results of rows up to 64 KiB, with one channel per element,
+// a norm alone or its statistics.
 //
 // Phases: every thread loads its vectors of x and of a residual or second tensor; adds, rounds and
-// writes residual_out; the team merges its sums; every thread scales its vectors and stores them.
-// If a row has a scale of its own, the results stay in registers, or, if a second tensor leaves no
-// room, are computed twice: for the largest, and to be stored. If many rows without a second tensor
-// share factors, a block computes each channel's factor and offset once into shared memory, and its
-// teams take a run of the rows in turn.
+// writes residual_out, or combines the two, which rounds nothing; the team merges its sums; every
+// thread scales its vectors and stores them. If a row has a scale of its own, the results stay in
+// registers, or, if a second tensor leaves no room, are computed twice: for the largest, and to be
+// stored. If many rows without a second tensor or input bias share factors, a block computes each
+// channel's factor and offset once into shared memory, and its teams take a run of the rows in
+// turn.
 // Bytes: each element of each tensor is read once and written once; per-channel values come from
 // the L1 cache or shared memory.
-// Occupancy: with a second tensor 64 registers, 128 KiB of both tensors on a multiprocessor;
+// Occupancy: with a second tensor or input bias 64 registers, up to 128 KiB on a multiprocessor;
 // without it up to 128 registers, 64 KiB; rows up to 2 KiB take 40 to 64 registers. Small launches
 // with a residual take up to 128.
 // Determinism: the order of any_rows.cu.
@@ -36,17 +38,26 @@ constexpr int kMostRowsOfOneWave = 64;
 // Dynamic shared memory that a kernel may use without opting in, beside its static memory.
 constexpr std::size_t kUnaskedBytes = 40 << 10;
 
+// Whether a kernel of rows of one tensor and an input bias is for shorter ones, with more threads
+// on a multiprocessor: else too few bytes are in flight. 16-bit rows need more registers.
+template <typename Kind>
+constexpr bool kManyThreads = Kind::kBias && !Kind::kSecond && !Kind::kModulated;
+template <typename Kind>
+constexpr int kMostOfMany = sizeof(typename Kind::Type) == 2 ? 384 : 512;
+
 template <typename Kind>
 constexpr int MostThreads() {
   return Kind::kAhead                   ? kMostThreadsAhead
-         : Kind::kSecond                ? kMostThreadsOfTwo
+         : kManyThreads<Kind>           ? kMostOfMany<Kind>
          : Kind::kVectors > kFewVectors ? kMostThreadsOfOne
+         : Kind::kSecond || Kind::kBias ? kMostThreadsOfTwo
                                         : kBlockThreads;
 }
 
 // Blocks of a multiprocessor for which the compiler reserves registers.
 template <typename Kind>
 constexpr int WantedBlocks() {
+  if (kManyThreads<Kind>) return 3;
   if (MostThreads<Kind>() != kBlockThreads) return 1;
   if (Kind::kQuantized || Kind::kModulated) return 4;
   return Kind::kAffine ? 5 : 6;
@@ -93,8 +104,12 @@ __device__ inline void FinishRow(const StageBatch& batch, const LeanTeam<Kind>& 
     auto* const mean_out = static_cast<float*>(segment.mean_out);
     auto* const rstd_out = static_cast<float*>(segment.rstd_out);
     if (mean_out != nullptr) mean_out[NumberOf(batch, place)] = scale.mean;
-    if (rstd_out != nullptr) rstd_out[NumberOf(batch, place)] = scale.rstd;
+    if (rstd_out != nullptr) {
+      rstd_out[NumberOf(batch, place)] =
+          batch.deviations ? DeviationOf(all, batch.eps) : scale.rstd;
+    }
   }
+  if (batch.only_statistics) return;
   held.Write(scale, largest);
 }
 
@@ -271,21 +286,21 @@ RunCut ChooseRuns(const Launch& launch, const StageBatch& batch, bool modulated)
   return ChooseRuns(launch, batch, modulated, RunBlocks<Kind>());
 }
 
-template <typename T, bool kQuantized>
-using RunKind = LeanKind<T, kManyVectors, false, false, true, kQuantized, LeanFactors::kTable>;
+template <typename T, bool kQuantized, bool kSquares = false>
+using RunKind =
+    LeanKind<T, kManyVectors, LeanInput::kAlone, true, kQuantized, LeanFactors::kTable, kSquares>;
 
 template <typename T, bool kQuantized>
 cudaError_t EnqueueRuns(const Launch& launch, const RunCut& runs, const StageBatch& batch) {
-  constexpr LeanFactors kTable = LeanFactors::kTable;
   return launch.spec.statistics == Statistics::kMeanVariance
              ? LaunchRuns<RunKind<T, kQuantized>>(launch, runs, batch)
-             : LaunchRuns<LeanKind<T, kManyVectors, false, false, true, kQuantized, kTable, true>>(
-                   launch, runs, batch);
+             : LaunchRuns<RunKind<T, kQuantized, true>>(launch, runs, batch);
 }
 
 // Kinds without a second tensor.
 template <typename T, int kVectors>
 cudaError_t EnqueueOne(const Launch& launch, const StageBatch& batch, bool modulated) {
+  constexpr LeanInput kAlone = LeanInput::kAlone;
   constexpr bool kMany = kVectors == kManyVectors;
   constexpr LeanFactors kBare = kMany ? LeanFactors::kLoaded : LeanFactors::kNone;
   const bool quantized = launch.spec.quantization != Quantization::kNone;
@@ -297,23 +312,18 @@ cudaError_t EnqueueOne(const Launch& launch, const StageBatch& batch, bool modul
                        : EnqueueRuns<T, false>(launch, runs, batch);
     }
   } else if (ScalesFirst(launch.spec)) {  // But there is a beta.
-    using Kind = LeanKind<T, kVectors, false, false, true, true, LeanFactors::kTable, true>;
+    using Kind = LeanKind<T, kVectors, kAlone, true, true, LeanFactors::kTable, true>;
     const RunCut runs = ChooseRuns<Kind>(launch, batch, modulated);
     if (runs.rows > 0) return LaunchRuns<Kind>(launch, runs, batch);
   }
-  if (modulated) {
-    return EnqueueRows<LeanKind<T, kVectors, false, false, true, true>>(launch, batch);
-  }
-  if (quantized) {
-    return EnqueueRows<LeanKind<T, kVectors, false, false, false, true>>(launch, batch);
-  }
+  if (modulated) return EnqueueRows<LeanKind<T, kVectors, kAlone, true, true>>(launch, batch);
+  if (quantized) return EnqueueRows<LeanKind<T, kVectors, kAlone, false, true>>(launch, batch);
   if (kMany || batch.affine) {
-    return EnqueueRows<LeanKind<T, kVectors, false, false, false, false>>(launch, batch);
+    return EnqueueRows<LeanKind<T, kVectors, kAlone, false, false>>(launch, batch);
   }
   return launch.spec.statistics == Statistics::kMeanVariance
-             ? EnqueueRows<LeanKind<T, kVectors, false, false, false, false, kBare>>(launch, batch)
-             : EnqueueRows<LeanKind<T, kVectors, false, false, false, false, kBare, true>>(launch,
-                                                                                           batch);
+             ? EnqueueRows<LeanKind<T, kVectors, kAlone, false, false, kBare>>(launch, batch)
+             : EnqueueRows<LeanKind<T, kVectors, kAlone, false, false, kBare, true>>(launch, batch);
 }
 
 // Whether rows with a second tensor can have kDirect: their only factors are gamma and perhaps beta
@@ -331,12 +341,11 @@ bool IsDirect(const NormSpec& spec, const StageBatch& batch, bool of_sample) {
          (!has_beta || batch.beta.dtype == spec.dtype);
 }
 
-template <typename T, bool kResidual, bool kOfSample, LeanFactors kFactors, bool kQuantized = false>
+template <typename T, LeanInput kInput, bool kOfSample, LeanFactors kFactors,
+          bool kQuantized = false>
 cudaError_t EnqueueDirect(const Launch& launch, const StageBatch& batch) {
-  constexpr bool kOther = !kResidual;
-  using OfMean = LeanKind<T, kFewVectors, kResidual, kOther, kOfSample, kQuantized, kFactors>;
-  using OfSquares =
-      LeanKind<T, kFewVectors, kResidual, kOther, kOfSample, kQuantized, kFactors, true>;
+  using OfMean = LeanKind<T, kFewVectors, kInput, kOfSample, kQuantized, kFactors>;
+  using OfSquares = LeanKind<T, kFewVectors, kInput, kOfSample, kQuantized, kFactors, true>;
   return launch.spec.statistics == Statistics::kMeanVariance
              ? EnqueueRows<OfMean>(launch, batch)
              : EnqueueRows<OfSquares>(launch, batch);
@@ -348,28 +357,53 @@ bool AsksAhead(const Launch& launch, const StageBatch& batch) {
   return lanes <= kMostThreadsAhead && IsSmall(launch, std::int64_t{batch.rows} * lanes / kLanes);
 }
 
-// Kinds with a residual.
+// Kinds with a residual and no input bias.
 template <typename T>
 cudaError_t EnqueueResidual(const Launch& launch, const StageBatch& batch, bool modulated) {
+  constexpr LeanInput kResidual = LeanInput::kResidual;
   constexpr int kFew = kFewVectors;
   const bool quantized = launch.spec.quantization != Quantization::kNone;
   if (!quantized && IsDirect(launch.spec, batch, true)) {
-    return EnqueueDirect<T, true, true, LeanFactors::kDirect>(launch, batch);
+    return EnqueueDirect<T, kResidual, true, LeanFactors::kDirect>(launch, batch);
   }
   if (IsDirect(launch.spec, batch, false)) {
     constexpr LeanFactors kAhead = LeanFactors::kAhead;
     if (AsksAhead(launch, batch)) {
-      return quantized ? EnqueueDirect<T, true, false, kAhead, true>(launch, batch)
-                       : EnqueueDirect<T, true, false, kAhead>(launch, batch);
+      return quantized ? EnqueueDirect<T, kResidual, false, kAhead, true>(launch, batch)
+                       : EnqueueDirect<T, kResidual, false, kAhead>(launch, batch);
     }
-    if (!quantized) return EnqueueDirect<T, true, false, LeanFactors::kDirect>(launch, batch);
+    // For a mean of 16-bit rows the kind that loads parameters of any type is faster.
+    constexpr LeanFactors kDirect = LeanFactors::kDirect;
+    if (sizeof(T) == 2 && !quantized && launch.spec.statistics != Statistics::kMeanVariance) {
+      return EnqueueRows<LeanKind<T, kFew, kResidual, false, false, kDirect, true>>(launch, batch);
+    }
+    if constexpr (sizeof(T) == 4) {
+      if (!quantized) return EnqueueDirect<T, kResidual, false, kDirect>(launch, batch);
+    }
   }
   if (!modulated) {
-    return quantized ? EnqueueRows<LeanKind<T, kFew, true, false, false, true>>(launch, batch)
-                     : EnqueueRows<LeanKind<T, kFew, true, false, false, false>>(launch, batch);
+    return quantized ? EnqueueRows<LeanKind<T, kFew, kResidual, false, true>>(launch, batch)
+                     : EnqueueRows<LeanKind<T, kFew, kResidual, false, false>>(launch, batch);
   }
-  return quantized ? EnqueueRows<LeanKind<T, kFew, true, false, true, true>>(launch, batch)
-                   : EnqueueRows<LeanKind<T, kFew, true, false, true, false>>(launch, batch);
+  return quantized ? EnqueueRows<LeanKind<T, kFew, kResidual, true, true>>(launch, batch)
+                   : EnqueueRows<LeanKind<T, kFew, kResidual, true, false>>(launch, batch);
+}
+
+// Kinds with another input: for gamma and beta alone, and for everything.
+template <typename T, LeanInput kInput>
+cudaError_t EnqueueInput(const Launch& launch, const StageBatch& batch, bool modulated) {
+  using Plain = LeanKind<T, kFewVectors, kInput, false, false>;
+  const bool quantized = launch.spec.quantization != Quantization::kNone;
+  if constexpr (sizeof(T) == 2 && !Plain::kBias) {
+    // Packed parameters leave registers for a gate.
+    if (!quantized && IsDirect(launch.spec, batch, false)) {
+      return EnqueueDirect<T, kInput, false, LeanFactors::kDirect>(launch, batch);
+    }
+  }
+  if (!modulated && !quantized && launch.plan.warps * kLanes <= MostThreads<Plain>()) {
+    return EnqueueRows<Plain>(launch, batch);
+  }
+  return EnqueueRows<LeanKind<T, kFewVectors, kInput, true, true>>(launch, batch);
 }
 
 template <typename T>
@@ -378,11 +412,15 @@ cudaError_t Enqueue(const Launch& launch, const StageBatch& batch) {
   const bool absolutes = spec.statistics == Statistics::kSumOfAbsolutes ||
                          spec.statistics == Statistics::kLargestAbsolute;
   const bool modulated = spec.scale || spec.shift || spec.gate || absolutes;
+  if (spec.combine_input != Combine::kNone) {
+    return EnqueueInput<T, LeanInput::kCombined>(launch, batch, modulated);
+  }
   if (spec.combine_output != Combine::kNone) {
-    if (spec.quantization == Quantization::kNone && IsDirect(spec, batch, false)) {
-      return EnqueueDirect<T, false, false, LeanFactors::kDirect>(launch, batch);
-    }
-    return EnqueueRows<LeanKind<T, kFewVectors, false, true, true, true>>(launch, batch);
+    return EnqueueInput<T, LeanInput::kOther>(launch, batch, modulated);
+  }
+  if (batch.input_bias.data != nullptr) {
+    return spec.residual ? EnqueueInput<T, LeanInput::kBiasAndResidual>(launch, batch, modulated)
+                         : EnqueueInput<T, LeanInput::kBias>(launch, batch, modulated);
   }
   if (spec.residual) return EnqueueResidual<T>(launch, batch, modulated);
   return launch.plan.vectors == kManyVectors ? EnqueueOne<T, kManyVectors>(launch, batch, modulated)
@@ -393,22 +431,23 @@ cudaError_t Enqueue(const Launch& launch, const StageBatch& batch) {
 
 bool TakesLeanRows(const Launch& launch, const StageBatch& batch) {
   const NormSpec& spec = launch.spec;
+  const bool bias = batch.input_bias.data != nullptr;
   if (!batch.aligned || spec.dtype == DType::kFloat64 || spec.statistics == Statistics::kGiven ||
       spec.style != Style::kNone || spec.activation != Activation::kNone ||
-      spec.combine_input != Combine::kNone || batch.input_bias.data != nullptr ||
-      (spec.residual && spec.combine_output != Combine::kNone) ||
-      !IsLeanParam(batch, batch.gamma) || !IsLeanParam(batch, batch.beta)) {
+      (spec.combine_output != Combine::kNone && (spec.residual || bias)) ||
+      !IsLeanParam(batch, batch.gamma) || !IsLeanParam(batch, batch.beta) ||
+      !IsLeanParam(batch, batch.input_bias)) {
     return false;
   }
   const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
-  const bool two = spec.residual || spec.takes_other() || batch.scaled_first;
+  const bool two = spec.residual || bias || spec.takes_other() || batch.scaled_first;
   const std::int64_t threads = launch.plan.vectors > kFewVectors ? kMostThreadsOfOne
                                : two                             ? kMostThreadsOfTwo
                                                                  : kBlockThreads;
   const std::int64_t most = threads * launch.plan.vectors * kVectorBytes / element;
   for (int i = 0; i < batch.segment_count; ++i) {
     const StageSegment& segment = batch.segments[i];
-    const bool of_channels = batch.affine || batch.gate;
+    const bool of_channels = batch.affine || batch.gate || bias;
     if (segment.elements > most || (of_channels && segment.channel_run != 1)) return false;
     for (const void* data : {segment.gate, segment.scale, segment.shift}) {
       if (data != nullptr && !IsAligned(data, batch.channels_per_group * element)) return false;

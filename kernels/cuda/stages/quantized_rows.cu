@@ -75,7 +75,7 @@ struct HeldGamma<T, void> {
 template <typename T, typename P>
 __global__ void __launch_bounds__(kMostThreads)
     QuantizedRows(const __grid_constant__ StageBatch batch, const int width, const int warps) {
-  using Kind = LeanKind<T, kFewVectors, false, false, false, true>;
+  using Kind = LeanKind<T, kFewVectors, LeanInput::kAlone, false, true>;
   constexpr int kCount = kPerVector<T>;
   __shared__ WarpShare shares[kStageWarps];
   const StageTeam<> team(width, warps, kFewVectors);

@@ -302,20 +302,22 @@ bool TakesSlicedRows(const Launch& launch, const StageBatch& batch) {
       launch.limits.compute_capability < 80) {
     return false;
   }
-  const bool of_channels = batch.affine || batch.gate;
+  const bool sums = batch.residual || batch.input_bias.data != nullptr;
   return batch.only_statistics || spec.activation != Activation::kNone ||
-         spec.combine_input != Combine::kNone || batch.input_bias.data != nullptr ||
-         spec.style != Style::kNone || (spec.residual && spec.combine_output != Combine::kNone) ||
+         spec.style != Style::kNone || (sums && spec.combine_output != Combine::kNone) ||
          plan.places == RowPlaces::kInterleaved ||
-         (of_channels && batch.segments[0].channel_run != 1);
+         (ConcernsChannels(batch) && batch.segments[0].channel_run != 1);
 }
 
-bool TakesRaggedRows(const Launch& launch, const StageBatch& batch) {
+bool TakesOtherLeanRows(const Launch& launch, const StageBatch& batch) {
   const Plan& plan = launch.plan;
-  return plan.warps > 0 && plan.blocks_per_row == 1 && plan.vectors == kFewVectors &&
-         !batch.aligned && SlicesRows(launch.spec) && !ScalesFirst(launch.spec) &&
-         launch.limits.compute_capability >= 80 &&
-         ChooseKind(batch, plan.blocks_per_row).form == SliceForm::kRagged;
+  if (plan.warps == 0 || plan.blocks_per_row != 1 || plan.vectors != kFewVectors ||
+      plan.places != RowPlaces::kTogether || !SlicesRows(launch.spec) || ScalesFirst(launch.spec) ||
+      launch.limits.compute_capability < 80) {
+    return false;
+  }
+  return batch.combine_input != Combine::kNone || batch.input_bias.data != nullptr ||
+         (!batch.aligned && ChooseKind(batch, plan.blocks_per_row).form == SliceForm::kRagged);
 }
 
 cudaError_t LaunchSlicedRows(const Launch& launch, const StageBatch& batch) {

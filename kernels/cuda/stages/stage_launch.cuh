@@ -22,8 +22,9 @@ cudaError_t LaunchQuantizedRows(const Launch& launch, const StageBatch& batch);
 // row and the kind of stages: such rows are always summed in this kernel's order.
 bool TakesSlicedRows(const Launch& launch, const StageBatch& batch);
 cudaError_t LaunchSlicedRows(const Launch& launch, const StageBatch& batch);
-// One-block rows in the order of lean_rows.cu, at addresses that it does not take.
-bool TakesRaggedRows(const Launch& launch, const StageBatch& batch);
+// One-block rows in the order of lean_rows.cu, at addresses or with parameters that it does not
+// take.
+bool TakesOtherLeanRows(const Launch& launch, const StageBatch& batch);
 cudaError_t PrepareSlicedRows(const DeviceLimits& limits);
 
 // Whether all addresses in steps of `bytes` are multiples of 16.
@@ -39,6 +40,11 @@ inline bool IsLeanParam(const StageBatch& batch, const ParamVector& param) {
   return IsAligned(param.data,
                    batch.channels_per_group * static_cast<std::int64_t>(SizeOf(param.dtype)));
 }
+
+// Rows with a residual that are no whole vectors. TakesRaggedRows does not depend on addresses:
+// such rows are always summed in this kernel's order.
+bool TakesRaggedRows(const Launch& launch, const StageBatch& batch);
+cudaError_t LaunchRaggedRows(const Launch& launch, const StageBatch& batch);
 
 // Rows of positions, channels first, in tiles. TakesColumns does not depend on addresses: the rows
 // of such specs are always summed in this kernel's order.

@@ -20,14 +20,24 @@ std::int64_t ElementBytes(const NormSpec& spec) {
   return static_cast<std::int64_t>(SizeOf(spec.dtype));
 }
 
-// Whether x itself is normalized and y has its type.
-bool IsFromXToY(const NormSpec& spec, bool input_bias) {
-  return spec.statistics <= Statistics::kGiven && !spec.residual && !input_bias &&
-         !spec.takes_other() && spec.quantization == Quantization::kNone;
-}
-
 bool HasPlainAffine(const NormSpec& spec) {
   return spec.style == Style::kNone && !spec.scale && !spec.shift && spec.weight_offset == 0;
+}
+
+// Whether a norm is all that is computed, of rows too long for a block that lie together: a cluster
+// or the grid then holds them, or they are read twice, as rows of mean and variance are.
+bool IsLongNorm(const NormSpec& spec, std::int64_t spatial, const PresentParams& params) {
+  const StageRows rows = RowsOfStages(spec, spatial);
+  return HasPlainAffine(spec) && !params.affine && spec.activation == Activation::kNone &&
+         rows.places == RowPlaces::kTogether &&
+         rows.elements > kMostVectorsOfBlock * (kVectorBytes / ElementBytes(spec));
+}
+
+// Whether x itself is normalized, by statistics of the specialised kernels, and y has its type.
+bool IsFromXToY(const NormSpec& spec, std::int64_t spatial, const PresentParams& params) {
+  return (spec.statistics <= Statistics::kGiven || IsLongNorm(spec, spatial, params)) &&
+         !spec.residual && !params.input_bias && !spec.takes_other() &&
+         spec.quantization == Quantization::kNone;
 }
 
 // Whether a factor and an offset per channel of a sample take at most a sixteenth of its bytes:
@@ -100,7 +110,7 @@ int LanesOfScattered(std::int64_t element_bytes, std::int64_t vectors, int vecto
 }  // namespace
 
 Lowering LowerSegment(const NormSpec& spec, std::int64_t spatial, const PresentParams& params) {
-  if (!IsFromXToY(spec, params.input_bias)) return Lowering::kStages;
+  if (!IsFromXToY(spec, spatial, params)) return Lowering::kStages;
   if (HasPlainAffine(spec)) {
     if (spec.rows == Rows::kGroup) return Lowering::kPlain;
     const bool together = spec.layout == Layout::kChannelsLast || spatial == 1;
@@ -169,8 +179,8 @@ bool SlicesRows(const NormSpec& spec) {
          spec.style != Style::kTensor;
 }
 
-void PlanStages(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits,
-                Plan* plan) {
+void PlanStages(const NormSpec& spec, std::int64_t spatial, const PresentParams& params,
+                const DeviceLimits& limits, Plan* plan) {
   const StageRows rows = RowsOfStages(spec, spatial);
   *plan = Plan();
   plan->strategy = Strategy::kStages;
@@ -185,8 +195,8 @@ void PlanStages(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& 
       return;
     }
   }
-  const bool few =
-      spec.residual || spec.takes_other() || ScalesFirst(spec) || vectors <= kLanes * kFewVectors;
+  const bool few = spec.residual || params.input_bias || spec.takes_other() || ScalesFirst(spec) ||
+                   vectors <= kLanes * kFewVectors;
   plan->vectors = few ? kFewVectors : kManyVectors;
   const std::int64_t of_warp = kLanes * plan->vectors;
   if (rows.places == RowPlaces::kScattered) {

@@ -73,8 +73,8 @@ struct StageRows {
 };
 StageRows RowsOfStages(const NormSpec& spec, std::int64_t spatial);
 
-// 16-byte vectors of a row that one lane holds at once: few beside a second tensor and for short
-// rows, many elsewhere, which spreads a row's cost over more elements.
+// 16-byte vectors of a row that one lane holds at once: few beside a second tensor or an input bias
+// and for short rows, many elsewhere, which spreads a row's cost over more elements.
 inline constexpr int kFewVectors = 4;
 inline constexpr int kManyVectors = 8;
 // The most warps that share a row.
@@ -93,7 +93,13 @@ bool SlicesRows(const NormSpec& spec);
 
 // Fills in a plan of Strategy::kStages. Rows over 64 KiB have several blocks, or none if
 // sliced_rows.cu cannot compute them, for example without clusters.
-void PlanStages(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits, Plan* plan);
+void PlanStages(const NormSpec& spec, std::int64_t spatial, const PresentParams& params,
+                const DeviceLimits& limits, Plan* plan);
+// The same without any parameters.
+inline void PlanStages(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits,
+                       Plan* plan) {
+  PlanStages(spec, spatial, PresentParams(), limits, plan);
+}
 
 }  // namespace normd::norm::cuda
 

@@ -9,6 +9,7 @@
 #define NORMD_KERNELS_CUDA_STAGES_STAGE_SUMS_CUH_
 
 #include "kernels/cuda/device/moments.cuh"
+#include "kernels/cuda/device/statistics.cuh"
 #include "kernels/cuda/stages/stage_plan.h"
 #include "kernels/cuda/stages/stage_values.cuh"
 
@@ -154,32 +155,6 @@ __device__ inline Moments<Accumulator<T>> MomentsOfVectors(Statistics statistics
   return UncenteredMoments<A>(statistics, squares, largest, count);
 }
 
-// Merges two sets of a thread; the first comes earlier in the row.
-template <typename A>
-__device__ inline Moments<A> MergeStatistics(Statistics statistics, const Moments<A>& a,
-                                             const Moments<A>& b) {
-  if (statistics == Statistics::kMeanVariance) return Merge(a, b);
-  Moments<A> merged;
-  merged.count = a.count + b.count;
-  merged.m2 = statistics == Statistics::kLargestAbsolute
-                  ? FromMagnitude(max(Magnitude(a.m2), Magnitude(b.m2)))
-                  : a.m2 + b.m2;
-  return merged;
-}
-
-// Merges the sets of a group of `width` lanes, `count` elements in all.
-template <typename A>
-__device__ inline Moments<A> MergeStatistics(Statistics statistics, const Moments<A>& own, A count,
-                                             int width) {
-  if (statistics == Statistics::kLargestAbsolute) {
-    Moments<A> merged;
-    merged.count = count;
-    merged.m2 = FromMagnitude(LargestOfLanes(Magnitude(own.m2), width));
-    return merged;
-  }
-  return MergeLanes(own, count, width, statistics == Statistics::kMeanVariance);
-}
-
 // Merges the sets that up to kWidth warps of a team have left, `elements` in all.
 template <int kWidth, typename A, typename Team>
 __device__ inline Moments<A> MergeWarpsOfTeam(Statistics statistics, A elements, const Team& team,
@@ -220,18 +195,11 @@ __device__ inline Bits LargestOfTeam(Bits own, const Team& team, WarpPartials<Bi
       team.lane < team.warps ? partials.of_warp[team.first_warp() + team.lane] : Bits{0}, kLanes);
 }
 
-// The normalization of a row.
+// sqrt(variance + eps), for StageBatch::deviations.
 template <typename A>
-__device__ inline RowScale<A> FinishStatistics(Statistics statistics, const Moments<A>& row,
-                                               const Constant& eps) {
-  if (statistics <= Statistics::kMeanSquare) {
-    return FinishRow(row, eps, statistics == Statistics::kMeanVariance);
-  }
-  const A norm = statistics == Statistics::kRootOfSquares ? sqrt(row.m2) : row.m2;
-  const A least = eps.As<A>();
-  RowScale<A> scale;
-  scale.rstd = A(1) / (norm < least ? least : norm);
-  return scale;
+__device__ inline A DeviationOf(const Moments<A>& row, const Constant& eps) {
+  const A variance = row.m2 / row.count;
+  return sqrt((variance < 0 ? A(0) : variance) + eps.As<A>());
 }
 
 // mean_out and rstd_out of a row.
@@ -241,12 +209,8 @@ __device__ inline void WriteStatistics(const StageBatch& batch, const StageRow& 
   const StageSegment& segment = *row.segment;
   if (segment.mean_out != nullptr) static_cast<A*>(segment.mean_out)[row.number] = scale.mean;
   if (segment.rstd_out == nullptr) return;
-  A value = scale.rstd;
-  if (batch.deviations) {
-    const A variance = moments.m2 / moments.count;
-    value = sqrt((variance < 0 ? A(0) : variance) + batch.eps.As<A>());
-  }
-  static_cast<A*>(segment.rstd_out)[row.number] = value;
+  static_cast<A*>(segment.rstd_out)[row.number] =
+      batch.deviations ? DeviationOf(moments, batch.eps) : scale.rstd;
 }
 
 }  // namespace normd::norm::cuda

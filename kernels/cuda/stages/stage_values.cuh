@@ -5,6 +5,7 @@
 
 #include <cuda_fp8.h>
 
+#include "kernels/cuda/device/statistics.cuh"
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/stages/stage_batch.cuh"
 
@@ -40,53 +41,6 @@ __device__ inline void CombineWith(Combine combine, A (&values)[N], const A (&ot
     case Combine::kMultiplySilu: CombineAll<Combine::kMultiplySilu>(values, others); break;
     case Combine::kMultiplySigmoid: CombineAll<Combine::kMultiplySigmoid>(values, others); break;
   }
-}
-
-// The bits of |value|: they are ordered like magnitudes, and a NaN's are the largest.
-__device__ inline std::uint32_t Magnitude(float value) {
-  return __float_as_uint(value) & 0x7fffffffu;
-}
-__device__ inline unsigned long long Magnitude(double value) {
-  return static_cast<unsigned long long>(__double_as_longlong(value)) & 0x7fffffffffffffffull;
-}
-template <typename A>
-using MagnitudeBits =
-    std::conditional_t<std::is_same_v<A, double>, unsigned long long, std::uint32_t>;
-__device__ inline float FromMagnitude(std::uint32_t bits) { return __uint_as_float(bits); }
-__device__ inline double FromMagnitude(unsigned long long bits) {
-  return __longlong_as_double(static_cast<long long>(bits));
-}
-template <typename Bits, int N, typename A>
-__device__ inline Bits LargestMagnitude(const A (&values)[N], int present, Bits largest) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    if (i < present) largest = max(largest, static_cast<Bits>(Magnitude(values[i])));
-  }
-  return largest;
-}
-// The larger of a magnitude and |value|; a NaN if one of them is.
-__device__ inline float LargerMagnitude(float magnitude, float value) {
-#if __CUDA_ARCH__ >= 800
-  float result;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(magnitude), "f"(fabsf(value)));
-  return result;
-#else
-  return FromMagnitude(max(Magnitude(magnitude), Magnitude(value)));
-#endif
-}
-
-// The largest of `width` adjacent lanes, a power of two.
-template <typename Bits>
-__device__ inline Bits LargestOfLanes(Bits value, int width) {
-#if __CUDA_ARCH__ >= 800
-  if constexpr (sizeof(Bits) == 4) {
-    if (width == kLanes) return __reduce_max_sync(kAllLanes, value);
-  }
-#endif
-  for (int offset = width / 2; offset > 0; offset /= 2) {
-    value = max(value, __shfl_xor_sync(kAllLanes, value, offset));
-  }
-  return value;
 }
 
 // The scale of a row or block with the given largest |y|, and the factor of y.

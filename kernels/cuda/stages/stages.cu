@@ -190,8 +190,9 @@ Status ForEachStageBatch(const Launch& launch, const char* what, StageBatch batc
 }
 
 cudaError_t LaunchStatisticsOf(const Launch& launch, const StageBatch& batch) {
-  return TakesSlicedRows(launch, batch) ? LaunchSlicedRows(launch, batch)
-                                        : LaunchAnyRows(launch, batch);
+  if (TakesSlicedRows(launch, batch)) return LaunchSlicedRows(launch, batch);
+  return TakesLeanRows(launch, batch) ? LaunchLeanRows(launch, batch)
+                                      : LaunchAnyRows(launch, batch);
 }
 
 }  // namespace
@@ -208,11 +209,12 @@ Status LaunchStages(const Launch& launch) {
     if (TakesColumns(launch, batch)) return LaunchColumns(launch, batch);
     if (TakesScatteredRows(launch, batch)) return LaunchScatteredRows(launch, batch);
     if (TakesSlicedRows(launch, batch)) return LaunchSlicedRows(launch, batch);
+    if (TakesRaggedRows(launch, batch)) return LaunchRaggedRows(launch, batch);
     if (TakesLeanRows(launch, batch)) {
       return batch.scaled_first ? LaunchQuantizedRows(launch, batch)
                                 : LaunchLeanRows(launch, batch);
     }
-    if (TakesRaggedRows(launch, batch)) return LaunchSlicedRows(launch, batch);
+    if (TakesOtherLeanRows(launch, batch)) return LaunchSlicedRows(launch, batch);
     return LaunchAnyRows(launch, batch);
   });
 }
