@@ -54,6 +54,8 @@
 #include "server/part_options.h"
 #include "server/regions/page_locks.h"
 #include "server/regions/region_registry.h"
+#include "server/rest/rest_environment.h"
+#include "server/rest/rest_server.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/graceful_stop.h"
 #include "server/rpc/infer_service.h"
@@ -271,13 +273,15 @@ void Reload(const ServerConfig& config, ServerLog& log, RepositoryPoll& poll) {
 }
 
 // Where the server is found, for the log.
-std::string Addresses(const ServerConfig& config, const Server& server, int metrics_port) {
+std::string Addresses(const ServerConfig& config, const Server& server, const RestServer* rest,
+                      int metrics_port) {
   const std::string& admin = server.admin_address();
   const std::string metrics_host =
       config.metrics_listen.substr(0, config.metrics_listen.rfind(':'));
   const std::string& handover = config.shared_memory_listen;
   return absl::StrCat("grpc=", server.address(), admin.empty() ? "" : " admin=", admin,
                       " metrics=", metrics_host, ":", metrics_port,
+                      rest == nullptr ? "" : absl::StrCat(" http=", rest->address()),
                       handover.empty() ? "" : " shared_memory=", handover);
 }
 
@@ -365,6 +369,32 @@ absl::StatusOr<ServerConfig> FittedToProcess(ServerConfig config) {
   return config;
 }
 
+RestEnvironment RestEnvironmentOf(CallEnvironment& environment, const Readiness& readiness) {
+  return {environment.accept, environment.control,
+          InferMethods(
+              environment.accept, [&readiness] { return readiness.ready(); }, NORMD_VERSION),
+          environment.options.retry_after};
+}
+
+// The parts of a stop, with those of the front end over HTTP if there is one.
+GracefulStop::Parts WithRest(GracefulStop::Parts parts, RestServer* rest) {
+  if (rest == nullptr) return parts;
+  parts.on_drain = [rest] { rest->Drain(); };
+  parts.on_close = [rest](Duration grace) { rest->Close(grace); };
+  return parts;
+}
+
+// Null without an address. Its connections' descriptors come on top of `descriptors`.
+absl::StatusOr<std::unique_ptr<RestServer>> RestServerOf(const ServerConfig& config,
+                                                         const CertificateStore* certificates,
+                                                         RestEnvironment& environment,
+                                                         std::int64_t& descriptors) {
+  if (config.http_listen.empty()) return std::unique_ptr<RestServer>();
+  const RestOptions options = RestOf(config, certificates);
+  descriptors += RestDescriptors(options);
+  return RestServer::Start(options, environment);
+}
+
 // The parts of the server in the order in which they start; they end in the reverse order.
 int Serve(const ServerConfig& config, ServerLog& log) {
   SteadyClock clock;
@@ -407,12 +437,15 @@ int Serve(const ServerConfig& config, ServerLog& log) {
   if (!handover.ok()) return queue.Close(), StartFailed(handover.status());
   CallEnvironment environment{CallsOf(config), accept};
   const ServerInfo info = InfoOf(config, executor);
+  RestEnvironment rest_environment = RestEnvironmentOf(environment, readiness);
   NormService service(environment, readiness, info);
   InferService infer_service(environment, readiness, info);
   auto exposer =
       StartExposer(config.metrics_listen, *metrics,
                    MetricsPortOf(config, certificates->get(), readiness, registry, authorizer));
   if (!exposer.ok()) return queue.Close(), StartFailed(exposer.status());
+  const auto rest = RestServerOf(config, certificates->get(), rest_environment, shared.descriptors);
+  if (!rest.ok()) return queue.Close(), StartFailed(rest.status());
   auto server = Server::Start(ServingOf(config, certificates->get(), shared.descriptors),
                               {service.served(), infer_service.served()}, environment, readiness);
   if (!server.ok()) return queue.Close(), StartFailed(server.status());
@@ -423,14 +456,15 @@ int Serve(const ServerConfig& config, ServerLog& log) {
   });
   readiness.Start();
   spdlog::info("serving: {} backend=[{}] lanes=[{}] models={}",
-               Addresses(config, **server, (*exposer)->port()), (*backend)->Description(),
-               absl::StrJoin(executor.lane_names(), ","), ModelCounts(registry));
+               Addresses(config, **server, rest->get(), (*exposer)->port()),
+               (*backend)->Description(), absl::StrJoin(executor.lane_names(), ","),
+               ModelCounts(registry));
   NotifyServiceManager("READY=1");
   const auto poll = FollowRepository(config, registry, *metrics, clock);
 
   GracefulStop stop({absl::ToChronoNanoseconds(config.lame_duck),
                      absl::ToChronoNanoseconds(config.drain_timeout)},
-                    {readiness, admission, queue, accept.active, **server});
+                    WithRest({readiness, admission, queue, accept.active, **server}, rest->get()));
   const SignalThread signals(stop, [&] { Reload(config, log, *poll); });
   if (stop.Run() == GracefulStop::Outcome::kAborted) {
     // A lane may still compute, so nothing that it uses may be taken down.

@@ -36,7 +36,8 @@ constexpr std::array<const char*, kMethodCount> kMethodNames = {"Normalize",
                                                                 "SystemSharedMemoryUnregister",
                                                                 "CudaSharedMemory",
                                                                 "TraceSetting",
-                                                                "LogSettings"};
+                                                                "LogSettings",
+                                                                "Infer"};
 constexpr std::array<const char*, kRejections> kRejectionNames = {
     "queue_full",    "inflight_bytes",   "inflight_requests", "draining",
     "not_ready",     "connection_share", "peer_share",        "late",
@@ -51,7 +52,8 @@ static_assert(kRejectionNames.back() != nullptr);
 // The methods that compute.
 bool IsInference(Method method) {
   return method == Method::kNormalize || method == Method::kNormalizeStream ||
-         method == Method::kModelInfer || method == Method::kModelStreamInfer;
+         method == Method::kModelInfer || method == Method::kModelStreamInfer ||
+         method == Method::kInfer;
 }
 
 // The cells of VersionTotals: these, and four for each range of batch sizes.

@@ -52,7 +52,7 @@ void WriteControl(const Route& route, const Message& answer, RestReply& reply) {
   } else if (const auto* model = dynamic_cast<const inference::ModelReadyResponse*>(&answer)) {
     ready = model->ready();
   }
-  reply.status = ready ? 200 : 503;
+  reply.status = ready ? 200 : 400;  // As published.
   // The published messages of what only succeeds are empty.
   if (answer.GetDescriptor()->field_count() == 0) return;
   reply.text = WriteMessageJson(answer, WholeField(route.method));
