@@ -42,8 +42,12 @@ class Exchange {
   absl::Status End(Completion& completion,
                    absl::FunctionRef<absl::StatusOr<std::int64_t>(ResponseDescription&&)> encode);
 
-  // Called instead of End for a request that the queue did not take: releases the regions.
-  void LetGo() { accepted_.in_regions = RegionTensors(); }
+  // Called instead of End for a request that the queue did not take: releases the regions and its
+  // share of the budgets.
+  void LetGo() {
+    accepted_.in_regions = RegionTensors();
+    accepted_.lease = Admission::Lease();
+  }
 
   std::uint64_t request_id() const { return request_id_; }  // 0 before it is accepted.
   const std::string& id() const { return id_; }             // The client's own; may be empty.

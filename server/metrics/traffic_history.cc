@@ -44,7 +44,7 @@ ModelTraffic DifferenceOf(const ModelTraffic& now, const ModelTraffic* before) {
   ModelTraffic difference{now.model, {}, now.rejected, now.queued};
   for (const MethodTraffic& calls : now.methods) {
     MethodTraffic added = DifferenceOf(calls, Find(before, calls.method));
-    if (RequestsOf(added.durations) > 0) difference.methods.push_back(added);
+    if (RequestsOf(added.durations) > 0 || added.failed > 0) difference.methods.push_back(added);
   }
   if (before != nullptr) {
     Add(difference.rejected, before->rejected, -1);
@@ -110,20 +110,27 @@ void TrafficHistory::Add(Traffic reading, TimePoint at) {
   MutexLock lock(mutex_);
   if (last_.has_value()) {
     const double seconds = std::chrono::duration<double>(at - last_at_).count();
-    minute_.push_back({seconds, DifferenceOf(reading, *last_)});
+    Elapsed elapsed{seconds, DifferenceOf(reading, *last_)};
     TrafficInterval interval{seconds, {}, 0, reading.saturation, reading.inflight_bytes, {}};
     Summing all;
-    std::vector<ModelTraffic>& models = minute_.back().traffic.models;
+    std::vector<ModelTraffic>& models = elapsed.traffic.models;
     for (const ModelTraffic& model : models) {
       interval.queued += model.queued;
       normd::Add(interval.rejected, model.rejected);
       for (const MethodTraffic& calls : model.methods) all.Add(calls);
     }
     interval.calls = all.Take();
-    intervals_.push_back(interval);
     // A model that nobody calls takes no memory here.
     std::erase_if(models, [](const ModelTraffic& model) { return model.methods.empty(); });
     models.shrink_to_fit();
+    // Both or neither, if memory is short.
+    minute_.push_back(std::move(elapsed));
+    try {
+      intervals_.push_back(interval);
+    } catch (...) {
+      minute_.pop_back();
+      throw;
+    }
     if (minute_.size() > kMinuteIntervals) minute_.pop_front();
     if (intervals_.size() > kIntervals) intervals_.pop_front();
   }

@@ -18,7 +18,7 @@ absl::Status ReadControl(const Route& route, absl::string_view body,
                          google::protobuf::Message& request);
 
 // Writes the route's response: an object, a list for indexes and regions, or nothing for what only
-// succeeds. A server or model that is not ready is 503.
+// succeeds. A server or model that is not ready is 400.
 void WriteControl(const Route& route, const google::protobuf::Message& answer, RestReply& reply);
 
 }  // namespace normd

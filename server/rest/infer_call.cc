@@ -58,9 +58,10 @@ void InferCall::Run(RequestBody body) {
   // As over gRPC, a call's time begins when its message is there.
   context_.SetArrival(environment_.accept.clock.Now());
   const auto json = JsonBytesOf(head_, body_.size());
-  const bool is_long = json.ok() && (static_cast<std::size_t>(json->value_or(
-                                         static_cast<std::int64_t>(body_.size()))) > kLongJson ||
-                                     !head_.content_encoding.empty());
+  // A compressed body may inflate to any length.
+  const bool is_long = !head_.content_encoding.empty() ||
+                       (json.ok() && static_cast<std::size_t>(json->value_or(
+                                         static_cast<std::int64_t>(body_.size()))) > kLongJson);
   if (!is_long) return Begin();
   environment_.later([this] { Begin(); });
 }
@@ -83,6 +84,12 @@ absl::Status InferCall::Accept() {
   if (!description.ok()) return description.status();
   absl::StatusOr<std::unique_ptr<Request>> request = exchange_.Accept(*std::move(description));
   if (!request.ok()) return request.status();
+  // The text in front of binary tensors is kept with them.
+  if (body_.size() > 0) {
+    const auto text = JsonBytesOf(head_, body_.size());
+    status = exchange_.Hold(text.ok() ? text->value_or(0) : 0);
+    if (!status.ok()) return status;
+  }
   (*request)->done = [this](Completion&& completion) { Complete(std::move(completion)); };
   pushed_.store((*request)->id, std::memory_order_relaxed);
   return environment_.accept.queue.Push(*request);
@@ -151,10 +158,18 @@ void InferCall::End() {
   const absl::Status status = exchange_.End(
       completion_, [this](ResponseDescription&& response) { return Encode(std::move(response)); });
   body_ = RequestBody();
-  if (status.ok()) CompressReply(head_.accept_encoding, reply_);
+  if (status.ok()) Compress();
   stages_ = completion_.stages;
   batch_ = std::move(completion_.batch);
   Finish(status);
+}
+
+// Without room for a second text beside the first, the response goes as it is.
+void InferCall::Compress() {
+  if (head_.accept_encoding.empty() || !reply_.data.empty()) return;
+  const absl::Status held =
+      CatchAll([this] { return exchange_.Hold(static_cast<std::int64_t>(reply_.text.size())); });
+  if (held.ok()) CompressReply(head_.accept_encoding, reply_);
 }
 
 absl::StatusOr<std::int64_t> InferCall::Encode(ResponseDescription&& response) {

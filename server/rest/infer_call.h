@@ -23,7 +23,12 @@ class InferCall final : public RestCall {
   InferCall(RestEnvironment& environment, const RestArrival& arrival, Reply reply);
 
   std::int64_t max_body_bytes() const override;
-  absl::Status Hold(std::int64_t bytes) override { return exchange_.Hold(bytes); }
+  absl::Status Hold(std::int64_t bytes) override {
+    absl::Status status = exchange_.Hold(bytes);
+    // What is refused is not read, so it holds nothing while its client sends on.
+    if (!status.ok()) exchange_.LetHeldGo();
+    return status;
+  }
   void Run(RequestBody body) override;
   void Leave() override;
   void Record() override { context_.RecordAndLog(stages_, batch_); }
@@ -36,6 +41,7 @@ class InferCall final : public RestCall {
   bool IsBinary(absl::string_view output) const;
   void Complete(Completion&& completion);
   void End();
+  void Compress();
   absl::StatusOr<std::int64_t> Encode(ResponseDescription&& response);
 
   Exchange exchange_;

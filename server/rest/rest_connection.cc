@@ -235,6 +235,11 @@ class ConnectionOver final : public RestConnection,
     discards_ = refused_.status != 0 || !status_.ok();
     reader_->Limit(most);
     if (head_.content_length.value_or(0) > most) return TooLarge(*head_.content_length, most);
+    if (call_ != nullptr && head_.has_body() && parts_.draining.load(std::memory_order_relaxed)) {
+      // A stop does not wait for a body that has not come.
+      if (status_.ok()) status_ = absl::UnavailableError("the server is stopping, retry elsewhere");
+      return EndUnread();
+    }
     if (!head_.has_body()) return HaveBody();
     if (head_.expects_continue && buffer_.size() == 0) {
       // The client does not send what will not be served.
@@ -306,7 +311,10 @@ class ConnectionOver final : public RestConnection,
 
   void ReadChunks() {
     const auto sink = [this](ConstBytes bytes) {
-      if (!discards_) Grant(std::max<std::uint64_t>(2 * granted_, body_.size() + bytes.size()));
+      if (!discards_) {
+        Grant(std::max<std::uint64_t>(std::min(2 * granted_, reader_->limit()),
+                                      body_.size() + bytes.size()));
+      }
       if (!discards_ && !Guarded([&] { body_.Append(bytes); })) discards_ = true;
     };
     switch (reader_->ReadChunksFrom(buffer_, sink)) {
@@ -358,12 +366,22 @@ class ConnectionOver final : public RestConnection,
     if (call_ == nullptr) return Answer(RefusalReply(refused_));
     Expect(Phase::kBusy, Duration(0));
     busy_ = Self();
-    if (discards_) {
-      body_ = RequestBody();
-      return call_->Refuse(status_);
+    try {
+      if (discards_) {
+        body_ = RequestBody();
+        return call_->Refuse(status_);
+      }
+      RestCall& call = *call_;
+      call.Run(std::move(body_));
+    } catch (const std::exception&) {
+      // No memory to begin with it, or for its answer.
+      if (busy_ == nullptr) throw;
+      const std::shared_ptr<ConnectionOver> self = std::move(busy_);
+      call_->SetCode(absl::StatusCode::kResourceExhausted);
+      EndCall();
+      phase_ = Phase::kLingering;
+      return Drop();
     }
-    RestCall& call = *call_;
-    call.Run(std::move(body_));
     // A client that leaves now is noticed; one that sends its next request is not read further.
     if (phase_ == Phase::kBusy && !ended_ && buffer_.size() == 0) Read();
   }

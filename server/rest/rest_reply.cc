@@ -80,11 +80,16 @@ RestReply RefusalReply(const RestRefusal& refusal) {
   reply.status = refusal.status;
   if (!refusal.why.empty()) reply.text = EncodeJsonError(refusal.why);
   if (!refusal.allow.empty()) reply.headers = absl::StrCat("Allow: ", refusal.allow, "\r\n");
+  if (refusal.status == 429) reply.headers = "Retry-After: 1\r\n";
   return reply;
 }
 
 void CompressReply(absl::string_view accept_encoding, RestReply& reply) {
-  if (reply.text.size() < kWorthCompressing || !reply.data.empty()) return;
+  constexpr std::size_t kMostCompressed = std::size_t{1} << 31;  // zlib counts in 32 bits.
+  if (reply.text.size() < kWorthCompressing || reply.text.size() > kMostCompressed ||
+      !reply.data.empty()) {
+    return;
+  }
   const bool gzip = Accepts(accept_encoding, "gzip");
   if (!gzip && !Accepts(accept_encoding, "deflate")) return;
   z_stream stream{};

@@ -66,8 +66,8 @@ class Places {
     const auto found = per_peer_.find(share);
     const Taking taking = DecideTaking(limits_, all_, found == per_peer_.end() ? 0 : found->second);
     if (taking != Taking::kTake) return taking;
+    ++per_peer_[share];  // May throw.
     ++all_;
-    ++per_peer_[share];
     return taking;
   }
   void Return(const std::string& share) {
@@ -152,10 +152,14 @@ class Worker {
     timer_.expires_after(period_);
     timer_.async_wait([this](ErrorCode error) {
       if (error) return;
-      const TimePoint now = SteadyNow();
-      const std::vector<RestConnection*> all(connections_.begin(), connections_.end());
-      for (RestConnection* connection : all) {
-        if (connections_.contains(connection)) connection->Check(now);
+      try {
+        const TimePoint now = SteadyNow();
+        const std::vector<RestConnection*> all(connections_.begin(), connections_.end());
+        for (RestConnection* connection : all) {
+          if (connections_.contains(connection)) connection->Check(now);
+        }
+      } catch (const std::exception&) {
+        // No memory: at the next tick.
       }
       Tick();
     });
@@ -242,14 +246,18 @@ class RestServerImpl final : public RestServer {
 
   void Accept() {
     events_->async_wait(asio::posix::stream_descriptor::wait_read, [this](ErrorCode error) {
-      if (error) return;
+      if (error || !events_.has_value()) return;
       std::array<epoll_event, 16> events;
       const int count = epoll_wait(epoll_.get(), events.data(), events.size(), 0);
       for (int i = 0; i < count; ++i) {
         const int failure = acceptor_.Accept(
             events[static_cast<std::size_t>(i)].data.u64,
             [this](Descriptor socket, const PeerAddress& peer, ConnectionOrigin origin) {
-              Admit(std::move(socket), peer, origin);
+              try {
+                Admit(std::move(socket), peer, origin);
+              } catch (const std::exception&) {
+                // No memory for a place: the connection closes, and others are accepted.
+              }
             });
         if (failure != 0) parts_.metrics.RecordRefused(ConnectionRefusal::kNoDescriptors);
       }
@@ -261,7 +269,7 @@ class RestServerImpl final : public RestServer {
   void AcceptLater() {
     pause_->expires_after(std::chrono::milliseconds(20));
     pause_->async_wait([this](ErrorCode error) {
-      if (error) return;
+      if (error || !events_.has_value()) return;
       acceptor_.Resume(SteadyNow());
       if (acceptor_.paused()) return AcceptLater();
       Accept();

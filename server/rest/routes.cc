@@ -94,6 +94,7 @@ bool Fits(const std::vector<absl::string_view>& pattern, const std::vector<std::
     } else if (wanted == "M") {
       route.model = part;
       if (i + 1 < path.size() && path[i] == "versions") {
+        if (path[i + 1].empty()) return false;
         route.version = path[i + 1];
         i += 2;
       }

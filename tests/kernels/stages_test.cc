@@ -79,7 +79,8 @@ class StagesTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Row
     std::vector<bool> has_own;
     for (std::int64_t i = 0; i < count; ++i) {
       // The spatial sizes of others are smaller, but rows in blocks stay as they are.
-      const bool same = i == 0 || spec.quantization_scale == QuantizationScale::kBlock;
+      const bool same =
+          i == 0 || same_spatial_ || spec.quantization_scale == QuantizationScale::kBlock;
       segments.emplace_back(spec, max_samples == 1 ? 1 : random_.Draw(1, max_samples),
                             same ? spatial : random_.Draw(1, std::min<std::int64_t>(spatial, 50)),
                             random_.Draw(1, 70), random_);
@@ -109,6 +110,7 @@ class StagesTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Row
   Random random_{SeedOf(70)};
   std::unique_ptr<KernelBackend> backend_ = MakeKernelBackend(2);
   bool as_in_models_ = false;  // Parameters have x's type, and all addresses are aligned.
+  bool same_spatial_ = false;  // In all segments.
   int checked_ = 0;
   std::string unsupported_;
 };
@@ -312,6 +314,25 @@ TEST_P(StagesTest, WideAndHighTilesAgreeWithTheReference) {
     }
   }
   EXPECT_GT(checked_, 5);
+}
+
+// More tiles than a device has blocks, whose turns lead from a segment's sample to the same of
+// another segment, with other scales.
+TEST_P(StagesTest, TilesOfManySegmentsAgreeWithTheReference) {
+  const auto [dtype, layout, rows] = GetParam();
+  if (rows != Rows::kPosition || layout != Layout::kChannelsFirst) return;
+#ifdef NORMD_SANITIZED
+  constexpr std::int64_t kSpatial = 512;
+#else
+  constexpr std::int64_t kSpatial = 25600;
+#endif
+  StagedSpec staged = Plain(Statistics::kMeanVariance);
+  staged.Add(Stage::kScale, random_);
+  staged.Add(Stage::kShift, random_);
+  staged.spec.channels = 80;
+  as_in_models_ = same_spatial_ = true;
+  CheckSegments(staged, kSpatial, 1, 4);
+  if (unsupported_.empty()) EXPECT_EQ(checked_, 1);
 }
 
 std::string StagesTestName(const ::testing::TestParamInfo<std::tuple<DType, Layout, Rows>>& info) {

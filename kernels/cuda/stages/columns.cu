@@ -87,7 +87,9 @@ __global__ void __launch_bounds__(kColumnThreads, kBlocksOfMultiprocessor)
       *reinterpret_cast<ChannelFactors<float>(*)[kMaxColumnChannels]>(scales + merge.positions);
   AwaitPreviousKernel();
   Columns<T, kVectorBytes>(batch, place).Request(SharedAddress(own));
-  std::int64_t filled = -1;  // The first channel of the sample whose factors are in the table.
+  // The segment and the first channel of the sample whose factors are in the table.
+  const StageSegment* filled_of = nullptr;
+  std::int64_t filled = -1;
 #pragma unroll 1
   for (std::uint32_t tile = blockIdx.x; tile < batch.rows; tile += gridDim.x) {
     Columns<T, kVectorBytes> held(batch, place);
@@ -105,8 +107,11 @@ __global__ void __launch_bounds__(kColumnThreads, kBlocksOfMultiprocessor)
     __syncthreads();
     const std::int64_t wanted =
         (batch.scale || batch.shift ? place.sample * batch.channels : 0) + place.first_channel;
-    if (batch.affine && filled != wanted) FillChannels(batch, place, channels);
+    if (batch.affine && (filled != wanted || filled_of != place.segment)) {
+      FillChannels(batch, place, channels);
+    }
     filled = wanted;
+    filled_of = place.segment;
     MergePositions<T, kVectorBytes>(batch, place, slots, scales);
     __syncthreads();
     held.RepackAll();

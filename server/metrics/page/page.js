@@ -191,7 +191,7 @@ function calls() {
   const {minute} = data;
   return [[...minute.calls].sort((a, b) => b.requests - a.requests).map(row => ({
     name: row.model || '(no loaded model)', below: row.method,
-    cells: [rate(row.requests / minute.seconds), row.failed ? percent(row.failed / row.requests) : '0 %',
+    cells: [rate(row.requests / minute.seconds), percent(row.failed / Math.max(row.requests, row.failed, 1)),
       duration(row.p50), duration(row.p99)],
   })), 'No call in the last minute.'];
 }

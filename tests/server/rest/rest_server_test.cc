@@ -59,7 +59,7 @@ TEST(RestServerTest, DescribesServerAndModels) {
   EXPECT_EQ(client.Get("/v2/models/layer_norm_1024/ready").body,
             "{\"name\":\"layer_norm_1024\",\"ready\":true}");
   const RestAnswer absent = client.Get("/v2/models/absent/ready");
-  EXPECT_EQ(absent.status, 503);
+  EXPECT_EQ(absent.status, 400);
   EXPECT_EQ(absent.body, "{\"name\":\"absent\",\"ready\":false}");
   EXPECT_EQ(JsonOf(client.Get("/v2"))["name"], "normd");
   const auto metadata = JsonOf(client.Get("/v2/models/layer_norm_1024"));
@@ -321,11 +321,18 @@ TEST(RestServerTest, AStopFinishesWhatItHasAndRefusesTheRest) {
   ASSERT_TRUE(half.Send("POST /v2"));
   RestClient idle(server.http_port());
   EXPECT_EQ(idle.Get("/v2/health/ready").status, 200);
+  RestClient slow(server.http_port());
+  EXPECT_EQ(slow.Get("/v2/health/ready").status, 200);
   GracefulStop stop({}, server.stop_parts());
   GracefulStop::Outcome outcome = GracefulStop::Outcome::kAborted;
   std::thread thread([&] { outcome = stop.Run(); });
   stop.Signal();
   EXPECT_EQ(half.Read().status, 0);
+  // Its body never comes.
+  EXPECT_EQ(slow.Call("POST /v2/models/layer_norm_1024/infer HTTP/1.1\r\nHost: h\r\n"
+                      "Content-Length: 1000\r\n\r\n")
+                .status,
+            503);
   RestAnswer late = idle.Call(GoodRequest());
   EXPECT_EQ(late.status, 503) << late.body;
   EXPECT_EQ(late.headers.at("retry-after"), "1");

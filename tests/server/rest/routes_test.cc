@@ -79,6 +79,8 @@ TEST(RoutesTest, OtherPathsDoNotExist) {
                              "/v2/models//ready",
                              "/v2/models/m/versions",
                              "/v2/models/m/versions/7/8",
+                             "/v2/models/m/versions//stats",
+                             "/v2/models/m/versions//infer",
                              "/v2/models/m/x",
                              "/v2/models/m/../../health/live",
                              "/V2",

@@ -28,13 +28,20 @@ from normd._stream_run import StreamRequest
 from normd._tensors import Input
 from normd._transport import Call, Transport, checked_timeout
 from normd.device_memory import DeviceRegion
-from normd.errors import DeadlineExceededError, Error
+from normd.errors import (
+    DeadlineExceededError,
+    Error,
+    NotFoundError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
 from normd.models import HealthStatus, ModelInfo, ServerInfo, SharedMemoryInfo
 from normd.retry import Retry
 from normd.shared_memory import SharedRegion
 
 DEFAULT_TIMEOUT = 60.0
 DEFAULT_STREAM_ABOVE = 64 << 20
+_NAME_TIMEOUT_S = 1.0  # For the name of a result that is there.
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -140,7 +147,10 @@ class Connection(abc.ABC):
         key = (response.model, response.version)
         if key not in self._only_outputs:
             try:
-                info = await Call(self._transport, None).ask(_control.get_model(*key))
+                info = await Call(self._transport, _NAME_TIMEOUT_S).ask(_control.get_model(*key))
+            except (PermissionDeniedError, UnauthenticatedError, NotFoundError):
+                self._only_outputs[key] = ""  # Nor will it be told the next time.
+                return response
             except Error:
                 return response
             names = [each.name for each in info.outputs if not each.on_request]

@@ -25,7 +25,7 @@ class Gate:
     async def passed(self, nbytes: int, timeout: float | None) -> AsyncIterator[None]:
         """While a message of these bytes is in flight. DeadlineExceededError after `timeout`."""
         nbytes = min(nbytes, MAX_BYTES)
-        if self._waiting or nbytes > self._free:
+        if nbytes and (self._waiting or nbytes > self._free):
             await self._wait(nbytes, timeout)
         else:
             self._free -= nbytes

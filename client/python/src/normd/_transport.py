@@ -64,6 +64,8 @@ class Transport(abc.ABC):
         self.retry = retry
         self.timeout = timeout
         self.closed = False
+        self._explained = False
+        self._explanation: Error | None = None
 
     @property
     @abc.abstractmethod
@@ -100,10 +102,15 @@ class Transport(abc.ABC):
                 await self.sleep(attempts.wait_after(error))
 
     async def explain(self, error: Error) -> Error:
-        """The same, or one that says that the two sides disagree about TLS."""
+        """The same, or one that says that the two sides disagree about TLS, which is found out
+        once."""
         if not _channel.may_explain(error):
             return error
-        return await self.run(functools.partial(_channel.explain, self.config, error))
+        if not self._explained:
+            self._explained = True
+            found = await self.run(functools.partial(_channel.explain, self.config, error))
+            self._explanation = None if found is error else found
+        return self._explanation or error
 
     async def ask(
         self, control: ControlCall[Result], timeout: float | None, retry: Retry | None
