@@ -148,11 +148,11 @@ std::string WriteMessageJson(const Message& message, absl::string_view field) {
 }
 
 absl::Status ReadMessageJson(absl::string_view text, Message& message, absl::string_view field) {
-  constexpr int kMaxDepth = 16;  // No request needs as many; what walks over values recurses.
+  constexpr int kMaxLevels = 16;  // No request needs as many; what walks over values recurses.
   bool deep = false;
   Json json = Json::parse(
       text.begin(), text.end(),
-      [&deep](int depth, Json::parse_event_t, Json&) { return !(deep |= depth > kMaxDepth); },
+      [&deep](int depth, Json::parse_event_t, Json&) { return !(deep |= depth > kMaxLevels); },
       /*allow_exceptions=*/false);
   if (json.is_discarded() || deep || !json.is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(

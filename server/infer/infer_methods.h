@@ -83,6 +83,10 @@ struct InferMethod {
   absl::Status (InferMethods::*body)(const Request&, Response&, ControlCall&) const;
   ControlPlace place;
 };
+// clang++ 14 deduces no aggregates by itself.
+template <typename Request, typename Response>
+InferMethod(Method, absl::Status (InferMethods::*)(const Request&, Response&, ControlCall&) const,
+            ControlPlace) -> InferMethod<Request, Response>;
 
 namespace infer {
 
