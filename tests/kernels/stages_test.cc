@@ -332,7 +332,9 @@ TEST_P(StagesTest, TilesOfManySegmentsAgreeWithTheReference) {
   staged.spec.channels = 80;
   as_in_models_ = same_spatial_ = true;
   CheckSegments(staged, kSpatial, 1, 4);
-  if (unsupported_.empty()) EXPECT_EQ(checked_, 1);
+  if (unsupported_.empty()) {
+    EXPECT_EQ(checked_, 1);
+  }
 }
 
 std::string StagesTestName(const ::testing::TestParamInfo<std::tuple<DType, Layout, Rows>>& info) {
