@@ -330,6 +330,7 @@ TEST_P(StagesTest, TilesOfManySegmentsAgreeWithTheReference) {
   staged.Add(Stage::kScale, random_);
   staged.Add(Stage::kShift, random_);
   staged.spec.channels = 80;
+  staged.spec.groups = 1;
   as_in_models_ = same_spatial_ = true;
   CheckSegments(staged, kSpatial, 1, 4);
   if (unsupported_.empty()) {
