@@ -184,7 +184,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
          "it matters not how the bytes come", bytes);
   Expect(!waits || !outcome.message.has_value(), "a whole head is not waited for", bytes);
   if (outcome.refusal.status != 0) {
-    ExpectMessage(outcome.refusal.why, 300);
+    ExpectMessage(outcome.refusal.why, 1000);
     return 0;
   }
   if (!outcome.message.has_value()) return 0;
