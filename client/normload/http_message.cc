@@ -15,7 +15,8 @@ absl::string_view AsText(ConstBytes bytes) {
 }
 
 absl::Status NotAResponse(absl::string_view what) {
-  return absl::InternalError(absl::StrCat("the server's response is no inference's: ", what));
+  return absl::InternalError(
+      absl::StrCat("the server's response is not an inference response: ", what));
 }
 
 // nlohmann's accessors throw for members that are missing or of another type.

@@ -192,7 +192,7 @@ def test_an_aio_client_of_a_module_serves_one_loop_after_another(fake_server):
 
 
 def test_a_gate_lets_messages_pass_in_turn(monkeypatch):
-    """The bytes that have passed are never more than the limit, whoever gives up meanwhile."""
+    """The bytes that have passed never exceed the limit, even when calls are given up."""
     monkeypatch.setattr(_in_flight, "MAX_BYTES", 100)
 
     async def main():

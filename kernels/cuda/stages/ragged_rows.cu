@@ -1,4 +1,4 @@
-// Rows with a residual that are no whole vectors, in registers: rows of 2 KiB to 64 KiB (16 bits:
+// Rows with a residual that are not whole vectors, in registers: rows of 2 KiB to 64 KiB (16 bits:
 // 48 KiB), with gamma and beta at most, and one channel for each element.
 //
 // Phases: every thread loads its elements of x and of the residual; adds, rounds and writes

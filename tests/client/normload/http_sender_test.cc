@@ -220,7 +220,7 @@ TEST_F(HttpSenderTest, OutputsAreReadOrTheReasonIsTold) {
            {head + R"("shape": [2], "data": [1, 2]}]})", ""}}) {
     const auto refused = read(text, tensors);
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kInternal) << text;
-    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("no inference's: "));
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("not an inference response: "));
   }
   EXPECT_FALSE(read(good, "", 1).ok());
 }
