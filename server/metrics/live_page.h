@@ -24,9 +24,9 @@ struct LivePageSources {
   std::function<std::vector<prometheus::MetricFamily>()> families;  // Likewise.
 };
 
-// One HTML page that loads nothing but /status.json, every five seconds. A thread reads the calls as
-// often, even while nobody looks, so the page shows the last ten minutes at once; the rest is read
-// when it is asked for. All who ask within a second get one text. Thread-safe.
+// One HTML page that loads nothing but /status.json, every five seconds. A thread reads the calls
+// as often, even while nobody looks, so the page shows the last ten minutes at once; the rest is
+// read when it is asked for. All who ask within a second get one text. Thread-safe.
 class LivePage {
  public:
   static constexpr Duration kInterval = std::chrono::seconds(5);
