@@ -194,3 +194,17 @@ function(normd_test name)
   normd_test_entry(${name} PROGRAM ${name} SHARDS ${ARG_SHARDS} TIMEOUT ${ARG_TIMEOUT} COST ${ARG_COST}
     ARGS ${ARG_ARGS} LABELS ${ARG_LABELS} ENVIRONMENT ${ARG_ENVIRONMENT})
 endfunction()
+
+# normd_packages_test(name PACKAGES ... COMMAND test.py arguments...): a test in Python, in a virtual
+# environment with PACKAGES of PyPI. It is skipped where they cannot be had. Without PACKAGES it has the
+# Python that is there.
+function(normd_packages_test name)
+  cmake_parse_arguments(ARG "" "" "PACKAGES;COMMAND" ${ARGN})
+  set(environment)
+  if(ARG_PACKAGES)
+    set(environment ${PROJECT_SOURCE_DIR}/tests/support/python_packages.py
+      ${PROJECT_BINARY_DIR}/venv/${name} ${ARG_PACKAGES} --)
+  endif()
+  add_test(NAME ${name} COMMAND Python3::Interpreter -B ${environment} ${ARG_COMMAND})
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77)
+endfunction()

@@ -1,29 +1,21 @@
 #!/usr/bin/env python3
 """PyPI's kserve, unmodified: its InferenceRESTClient against a real normd.
 
-Health, JSON and binary tensors, errors; results are those of NumPy. Runs itself again in a virtual
-environment that it makes below --venv; exits with 77, which ctest shows as skipped, where the wheel
-cannot be had.
+Health, JSON and binary tensors, errors; results are those of NumPy.
 """
 
 import argparse
 import asyncio
-import pathlib
-import subprocess
 import sys
 
-from served import SKIPPED, Server, environment
-
-PACKAGES = ["kserve>=0.21,<0.22"]
+import httpx
+import numpy as np
+from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig
+from kserve.protocol.infer_type import RequestedOutput
+from served import Server
 
 
 async def tests(server):
-    # In the virtual environment.
-    import httpx
-    import numpy as np
-    from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig
-    from kserve.protocol.infer_type import RequestedOutput
-
     url, model = f"http://{server.http}", "rms_norm_4096"
     client = InferenceRESTClient(RESTConfig(protocol="v2", retries=0))
     assert await client.is_server_live(url) is True
@@ -63,15 +55,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--normd", required=True)
     parser.add_argument("--models", required=True, help="a model repository")
-    parser.add_argument("--venv", help="where the virtual environment is made; without it, the "
-                        "packages are there")
     options = parser.parse_args()
-    if options.venv is not None:
-        python = environment(pathlib.Path(options.venv), PACKAGES)
-        if python is None:
-            return SKIPPED
-        return subprocess.run([python, "-B", __file__, f"--normd={options.normd}",
-                               f"--models={options.models}"], check=False).returncode
     server = Server(options.normd, options.models)
     try:
         asyncio.run(tests(server))

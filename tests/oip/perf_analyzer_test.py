@@ -2,9 +2,8 @@
 """PyPI's perf_analyzer, unmodified, against a real normd, over gRPC and over HTTP.
 
 By concurrency, by request rate, over streams, with a percentile, of several inputs and of a type that
-is not FP32: it must measure, without a failed request, and read the server's statistics. Makes a
-virtual environment below --venv; exits with 77, which ctest shows as skipped, where the wheel cannot
-be had or does not run: it needs glibc 2.38.
+is not FP32: it must measure, without a failed request, and read the server's statistics. Exits
+with 77, which ctest shows as skipped, where it does not run: it needs glibc 2.38.
 """
 
 import argparse
@@ -16,9 +15,8 @@ import subprocess
 import sys
 import tempfile
 
-from served import LIMIT_S, SKIPPED, Server, environment
+from served import LIMIT_S, SKIPPED, Server
 
-PACKAGES = ["perf-analyzer>=2.60,<3"]
 GLIBC = (2, 38)  # The wheel's program needs it.
 SHAPE = ["--shape", "x:1,64,16,16"]
 
@@ -71,19 +69,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--normd", required=True)
     parser.add_argument("--models", required=True, help="a model repository")
-    parser.add_argument("--venv", help="where the virtual environment is made")
-    parser.add_argument("--perf_analyzer", help="the program, where it is there without --venv")
+    parser.add_argument("--perf_analyzer", help="the program",
+                        default=pathlib.Path(sys.executable).parent / "perf_analyzer")
     options = parser.parse_args()
     name, version = platform.libc_ver()
     if name == "glibc" and tuple(int(part) for part in version.split(".")) < GLIBC:
         print(f"skipped: perf_analyzer needs glibc {'.'.join(map(str, GLIBC))}, here is {version}")
         return SKIPPED
-    program = options.perf_analyzer
-    if program is None:
-        python = environment(pathlib.Path(options.venv), PACKAGES)
-        if python is None:
-            return SKIPPED
-        program = python.parent / "perf_analyzer"
     server = Server(options.normd, options.models, "--shared_memory=named")
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +83,7 @@ def main():
                 for name, (arguments, loads) in MODES.items():
                     if protocol == "http" and "--streaming" in arguments:
                         continue  # Triton's HTTP has no streams either.
-                    lines = measure(os.fspath(program), protocol, address, arguments, folder)
+                    lines = measure(os.fspath(options.perf_analyzer), protocol, address, arguments, folder)
                     check(f"{protocol}: {name}", lines, loads, "--streaming" in arguments)
                     print(f"passed: {protocol}: {name}")
     finally:

@@ -1,32 +1,13 @@
-"""What the tests of this folder share: packages from PyPI, and a normd."""
+"""What the tests of this folder share: a normd."""
 
 import re
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-import venv
 
 SKIPPED = 77  # ctest shows it as such.
 LIMIT_S = 60
-INSTALL_LIMIT_S = 900
-
-
-def environment(folder, packages):
-    """The Python of a virtual environment that has the packages; None where there is no PyPI."""
-    python = folder / "bin/python"
-    stamp = folder / "packages.txt"
-    if stamp.exists() and stamp.read_text() == "\n".join(packages):
-        return python
-    try:
-        venv.create(folder, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-                        *packages], check=True, timeout=INSTALL_LIMIT_S)
-    except (subprocess.SubprocessError, OSError) as error:
-        print(f"skipped: no {', '.join(packages)}: {error}")
-        return None
-    stamp.write_text("\n".join(packages))
-    return python
 
 
 class Server:

@@ -3,8 +3,7 @@
 
 Synchronous, asyncio and streaming calls; every type; binary, typed and JSON contents; load, unload,
 statistics, metadata, health and errors. Results are held against NumPy in float64, and those of both
-protocols against each other, bit by bit and word by word. Runs itself again in a virtual environment
-that it makes below --venv; exits with 77, which ctest shows as skipped, where PyPI cannot be had.
+protocols against each other, bit by bit and word by word.
 """
 
 import argparse
@@ -13,29 +12,23 @@ import base64
 import os
 import pathlib
 import queue
-import subprocess
 import sys
 import traceback
 
-from served import LIMIT_S, SKIPPED, Server, environment
-
-PACKAGES = ["tritonclient[grpc,http]>=2.73,<3"]
+import infer_cases
+import ml_dtypes
+import numpy as np
+import tritonclient.grpc as triton
+import tritonclient.grpc.aio as triton_aio
+import tritonclient.http.aio as http_aio
+import tritonclient.utils.shared_memory as triton_shm
+from infer_cases import SHAPE
+from protocols import STATUSES, Grpc, Http, refusal
+from served import LIMIT_S, Server
+from tritonclient.grpc import service_pb2
 
 
 def tests(options):
-    # In the virtual environment.
-    import ml_dtypes
-    import numpy as np
-    import tritonclient.grpc as triton
-    import tritonclient.grpc.aio as triton_aio
-    import tritonclient.http.aio as http_aio
-    import tritonclient.utils.shared_memory as triton_shm
-    from tritonclient.grpc import service_pb2
-
-    import infer_cases
-    from infer_cases import SHAPE
-    from protocols import STATUSES, Grpc, Http, refusal
-
     random = np.random.default_rng(17)
 
     def expect(condition, text):
@@ -374,16 +367,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--normd", required=True)
     parser.add_argument("--models", required=True, help="a model repository")
-    parser.add_argument("--venv", help="where the virtual environment is made; without it, the "
-                        "packages are there")
-    options = parser.parse_args()
-    if options.venv is None:
-        return tests(options)
-    python = environment(pathlib.Path(options.venv), PACKAGES)
-    if python is None:
-        return SKIPPED
-    return subprocess.run([python, __file__, f"--normd={options.normd}",
-                           f"--models={options.models}"], check=False).returncode
+    return tests(parser.parse_args())
 
 
 if __name__ == "__main__":

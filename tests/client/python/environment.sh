@@ -13,34 +13,33 @@ python=$1 venv=$2 kernels=$3
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 package=$root/client/python
 
-skip() { echo "skipped: $*"; exit 77; }
+packages() { "$python" -B "$root/tests/support/python_packages.py" "$venv" "$@"; }
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+packages -r "$package/tests/requirements.txt" || exit
 
-"$python" -m venv "$venv" >"$log" 2>&1 || { cat "$log"; skip "$python -m venv fails"; }
-pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet)
-"${pip[@]}" install --timeout 20 --retries 2 -r "$package/tests/requirements.txt" >"$log" 2>&1 ||
-  { tail -n 5 "$log"; skip 'no packages from PyPI'; }
-"${pip[@]}" install --no-build-isolation --no-deps --force-reinstall \
-  --config-settings=cmake.define.NORMD_KERNELS_LIBRARY="$kernels" "$package"
+# Again only if something of it is newer.
+installed=$venv/installed sources=("$package"/{CMakeLists.txt,README.md,native,pyproject.toml,src})
+if [[ ! -e $installed || -n $(find "${sources[@]}" "$kernels" -newer "$installed" -print -quit) ]]; then
+  touch "$installed.now"
+  "$root/build/tools/uv/bin/uv" pip install --quiet --python "$venv/bin/python" \
+    --no-build-isolation --no-deps --reinstall \
+    --config-settings=cmake.define.NORMD_KERNELS_LIBRARY="$kernels" "$package"
+  mv "$installed.now" "$installed"
+fi
 
 # Without the 2 GB of NVIDIA's libraries that PyPI's PyTorch asks for: cuda_stubs.py takes their place.
-if ! "$venv/bin/python" -c 'import torch' 2>"$log"; then
-  if "${pip[@]}" install --timeout 20 --retries 2 --no-deps 'torch>=2.10' >"$log" 2>&1 &&
-    "${pip[@]}" install --timeout 20 --retries 2 -r "$package/tests/requirements_torch.txt" >"$log" 2>&1; then
+if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
+  if packages --no-deps 'torch>=2.10' && packages -r "$package/tests/requirements_torch.txt"; then
     "$venv/bin/python" "$root/tests/client/python/cuda_stubs.py"
   else
-    tail -n 5 "$log"
     echo 'no PyTorch from PyPI: its tests skip'
   fi
 fi
 if [[ -n ${NORMD_ARCHITECTURES:-} ]]; then
   # Without their needs, among which are PyTorch's CUDA libraries.
-  models=(transformers diffusers timm torchvision) needs=$package/tests/requirements_architectures.txt
-  if ! "${pip[@]}" install --timeout 20 --retries 2 --no-deps "${models[@]}" >"$log" 2>&1 ||
-    ! "${pip[@]}" install --timeout 20 --retries 2 -r "$needs" >"$log" 2>&1; then
-    tail -n 5 "$log"
+  models=(transformers diffusers timm torchvision)
+  if ! packages --no-deps "${models[@]}" ||
+    ! packages -r "$package/tests/requirements_architectures.txt"; then
     echo 'not all packages of models from PyPI: their tests skip'
   fi
 fi
