@@ -1,7 +1,7 @@
 # Fuzzers: sources that define LLVMFuzzerTestOneInput, beside the tests of what they read.
 
-# A line for each, for tests/fuzz/run.sh: its name, the longest input that is worth its time, whether
-# it plays a decoder or a whole call, and for how many seconds if nobody says.
+# A line for each, for tests/fuzz/run.sh: its name, the longest input that is worth its time, and
+# whether it plays a decoder or a whole call.
 set(_fuzzers_list ${CMAKE_BINARY_DIR}/fuzzers.txt)
 if(NORMD_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
@@ -11,21 +11,17 @@ if(NORMD_FUZZ)
   file(WRITE ${_fuzzers_list} "")
 endif()
 
-# normd_fuzzer(name SOURCES ... LINK targets... [MAX_BYTES n] [RUNS n] [TIME_S n] [CALL]): with any
+# normd_fuzzer(name SOURCES ... LINK targets... [MAX_BYTES n] [RUNS n] [CALL]): with any
 # compiler, the program `name`_replay and a test of that name, which plays the seeds of
 # tests/fuzz/corpus/`name` and RUNS random changes of them. With NORMD_FUZZ, a program of libFuzzer too.
 # CALL: it plays whole calls, for which most of the server is built; the others read one format each.
-# TIME_S is a minute, or less for one that has run its ten million times and is fast.
 function(normd_fuzzer name)
-  cmake_parse_arguments(ARG "CALL" "MAX_BYTES;RUNS;TIME_S" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "CALL" "MAX_BYTES;RUNS" "SOURCES;LINK" ${ARGN})
   if(NOT ARG_MAX_BYTES)
     set(ARG_MAX_BYTES 1024)
   endif()
   if(NOT ARG_RUNS)
     set(ARG_RUNS 20000)
-  endif()
-  if(NOT ARG_TIME_S)
-    set(ARG_TIME_S 60)
   endif()
   add_library(${name}_input OBJECT ${ARG_SOURCES})
   target_link_libraries(${name}_input PUBLIC fuzz_support ${ARG_LINK})
@@ -41,7 +37,7 @@ function(normd_fuzzer name)
     if(ARG_CALL)
       set(kind call)
     endif()
-    file(APPEND ${_fuzzers_list} "${name} ${ARG_MAX_BYTES} ${kind} ${ARG_TIME_S}\n")
+    file(APPEND ${_fuzzers_list} "${name} ${ARG_MAX_BYTES} ${kind}\n")
   endif()
   set(replay ${name}_replay)
   add_executable(${replay})

@@ -51,7 +51,7 @@ cases() { grep -c "^\[ *$2" "build/$1/Testing/Temporary/LastTest.log" || true; }
 # minutes SECONDS
 minutes() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
 
-# The decoders' fuzzers, a minute or less each. Says what their script says in its last line.
+# The decoders' fuzzers, half a minute each. Says what their script says in its last line.
 fuzz() {
   local log rc=0 started=$SECONDS
   log=$(mktemp)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the fuzzers (preset asan) and runs them, each from its seeds in tests/fuzz/corpus.
 #
-#   tests/fuzz/run.sh [NAME...]     a minute or less each, as many at once as there are processors
+#   tests/fuzz/run.sh [NAME...]     half a minute each, as many at once as there are processors
 #     --seconds=N | --runs=N        so long, or so many executions, each
 #     --jobs=N                      so many at once
 #     --split=N                     N processes of each, with seeds of their own, which share the
@@ -15,7 +15,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-limit=
+limit=-max_total_time=30
 jobs=$(nproc)
 split=1
 runs=
@@ -49,10 +49,9 @@ if ! clang++ -fsanitize=fuzzer,address "$scratch/empty.cc" -o "$scratch/empty" 2
 fi
 
 cmake --preset asan >"$scratch/log" || { cat "$scratch/log" >&2; exit 1; }
-declare -A max_bytes seconds
-while read -r name bytes kind time; do
+declare -A max_bytes
+while read -r name bytes kind; do
   max_bytes[$name]=$bytes
-  seconds[$name]=$time
   [[ -n $only && $kind != "$only" ]] || all+=("$name")
 done <build/asan/fuzzers.txt
 [[ ${#names[@]} -gt 0 ]] || names=("${all[@]}")
@@ -70,7 +69,7 @@ run() {
   [[ -z $corpus ]] || grown=$corpus/$name
   mkdir -p "$grown"
   # No single allocation is large: what an input merely claims is not allocated.
-  build/asan/bin/"$name" "${limit:--max_total_time=${seconds[$name]}}" \
+  build/asan/bin/"$name" "$limit" \
     -max_len="${max_bytes[$name]}" -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=64 \
     -print_final_stats=1 -artifact_prefix="$findings/$name-" \
     "$grown" "tests/fuzz/corpus/$name" >"$scratch/$name.$number.log" 2>&1 || rc=$?
