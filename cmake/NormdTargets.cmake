@@ -195,7 +195,7 @@ function(normd_test name)
     ARGS ${ARG_ARGS} LABELS ${ARG_LABELS} ENVIRONMENT ${ARG_ENVIRONMENT})
 endfunction()
 
-# normd_packages_test(name PACKAGES ... COMMAND test.py arguments...): a test in Python, in a virtual
+# normd_packages_test(name PACKAGES ... COMMAND script arguments...): a test in Python, in a virtual
 # environment with PACKAGES of PyPI. It is skipped where they cannot be had. Without PACKAGES it has the
 # Python that is there.
 function(normd_packages_test name)
