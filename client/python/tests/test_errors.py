@@ -184,7 +184,8 @@ def test_interrupt_ends_a_call_that_hangs_and_cancels_it(fake_server, method):
         yield hang(requests, context)
 
     script = """
-import sys, numpy as np, normd
+import signal, sys, numpy as np, normd
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A parent in the background ignores it.
 with normd.Client(sys.argv[1]) as client:
     try:
         getattr(client, sys.argv[2])("m", np.ones(1, "f4"))

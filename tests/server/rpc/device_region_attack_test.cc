@@ -218,15 +218,15 @@ TEST_F(DeviceRegionAttackTest, TheCallsOfOneKindKnowNoneOfTheOther) {
   ExpectNothingIsLeft();
 }
 
-TEST_F(DeviceRegionAttackTest, AHundredThousandRegistrationsLeaveNothing) {
+TEST_F(DeviceRegionAttackTest, TenThousandRegistrationsLeaveNothing) {
   const auto allocation = WithInput(0);
   int taken = 0;
-  for (int i = 0; i < 100'000; ++i) {
+  for (int i = 0; i < 10'000; ++i) {
     taken += RegisterDevice(allocation.handle, 0, 64, absl::StrCat("r", i)).ok() ? 1 : 0;
   }
   EXPECT_EQ(taken, 256) << "--max_identity_shared_regions";
   EXPECT_EQ(memory_.opens(), taken) << "beyond the limit nothing is opened";
-  EXPECT_EQ(server_.Metric("normd_shared_regions_refused_total{reason=\"limit\"}"), 99'744);
+  EXPECT_EQ(server_.Metric("normd_shared_regions_refused_total{reason=\"limit\"}"), 9'744);
   EXPECT_TRUE(UnregisterDevice("").ok());
   ExpectNothingIsLeft();
 }
