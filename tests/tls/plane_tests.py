@@ -251,7 +251,7 @@ class Secrets(unittest.TestCase):
 
 
 class Identities(unittest.TestCase):
-    COUNT = 10_000  # The most that a policy may have.
+    COUNT = 2_000  # The most that a policy may have.
 
     def test_any_number_of_them_has_a_bounded_number_of_series(self):
         names = [f"user-{i}" for i in range(self.COUNT)]
