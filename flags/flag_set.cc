@@ -1,7 +1,6 @@
 #include "flags/flag_set.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -9,24 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/nearest_name.h"
 #include "flags/byte_size.h"
 
 namespace normd {
 namespace {
-
-// How many letters have to come, go or change to make the one of the other.
-std::size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({changed, row[j] + 1, row[j - 1] + 1}));
-    }
-  }
-  return row.back();
-}
 
 // Breaks `text` at spaces, so that it fits between `left` and the right margin.
 std::string Wrap(absl::string_view text, std::size_t left) {
@@ -57,24 +43,10 @@ const FlagSet::Flag* FlagSet::Find(absl::string_view name) const {
   return it == flags_.end() ? nullptr : &*it;
 }
 
-std::string FlagSet::Nearest(absl::string_view word, absl::Span<const std::string> words) {
-  constexpr std::size_t kNear = 2;
-  std::string nearest;
-  std::size_t least = kNear + 1;
-  for (const std::string& other : words) {
-    const std::size_t distance = EditDistance(word, other);
-    // Two letters of a short word make another word.
-    if (distance >= least || 2 * distance >= other.size()) continue;
-    nearest = other;
-    least = distance;
-  }
-  return nearest;
-}
-
 std::string FlagSet::Suggestion(absl::string_view name) const {
   std::vector<std::string> names;
   for (const Flag& flag : flags_) names.push_back(flag.name);
-  const std::string nearest = Nearest(name, names);
+  const std::string nearest = NearestName(name, names);
   return nearest.empty() ? "" : absl::StrCat("; did you mean --", nearest, "?");
 }
 
@@ -154,9 +126,13 @@ absl::Status FlagSet::Check() const {
   return absl::OkStatus();
 }
 
+absl::Status FlagSet::Invalid(absl::string_view name, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("--", name, ": ", what));
+}
+
 absl::Status FlagSet::Wrong(absl::string_view name, absl::string_view got,
                             absl::string_view wanted) {
-  return absl::InvalidArgumentError(absl::StrCat("--", name, ": ", got, ", wanted ", wanted));
+  return Invalid(name, absl::StrCat(got, ", wanted ", wanted));
 }
 
 std::string FlagSet::Help() const {

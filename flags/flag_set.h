@@ -76,6 +76,19 @@ class FlagSet {
            FlagCheck<std::type_identity_t<T>> check = {}) {
     Add(std::move(name), value, *value, std::move(placeholder), std::move(help), std::move(check));
   }
+  // Adds a text of which Check makes `made`: `parse` takes the text and returns an absl::StatusOr
+  // of what `made` is set to, whose error does not name the flag. An empty text makes nothing.
+  template <typename T, typename Parser>
+  void AddParsed(std::string name, std::string* text, T* made, std::string placeholder,
+                 std::string help, Parser parse) {
+    Add(name, text, std::move(placeholder), std::move(help));
+    flags_.back().check = [name, text, made, parse] {
+      if (text->empty()) return absl::OkStatus();
+      auto parsed = parse(*text);
+      if (parsed.ok()) *made = *std::move(parsed);
+      return parsed.ok() ? absl::OkStatus() : Invalid(name, parsed.status().message());
+    };
+  }
   // Adds a number of bytes, which may be given with a unit: see ParseByteSize.
   void AddBytes(std::string name, std::int64_t* value, std::int64_t default_value, std::string help,
                 FlagCheck<std::int64_t> check = {});
@@ -102,10 +115,8 @@ class FlagSet {
   // "; did you mean --name?", or nothing.
   std::string Suggestion(absl::string_view name) const;
 
-  // The one of `words` that differs from `word` by two letters at most, fewer in a short one;
-  // empty: none.
-  static std::string Nearest(absl::string_view word, absl::Span<const std::string> words);
-
+  // "--name: what".
+  static absl::Status Invalid(absl::string_view name, absl::string_view what);
   // "--name: got, wanted ...".
   static absl::Status Wrong(absl::string_view name, absl::string_view got,
                             absl::string_view wanted);

@@ -11,6 +11,13 @@ bool HasSpentHalf(const Backlog::Entry& entry, TimePoint now) {
 
 }  // namespace
 
+Backlog::Entry Backlog::Entry::Of(const Outgoing& outgoing, Duration timeout, TimePoint now,
+                                  Sender::Done done) {
+  timeout = outgoing.item->entry.timeout.value_or(timeout);
+  const TimePoint deadline = timeout < kNever - now ? now + timeout : kNever;
+  return {now, deadline, outgoing, std::move(done)};
+}
+
 bool Backlog::Enter(Entry& entry) {
   MutexLock lock(mutex_);
   if (out_ < limit_) {
@@ -42,6 +49,19 @@ Backlog::Next Backlog::Leave(TimePoint now) {
   }
   if (!next.send) --out_;
   return next;
+}
+
+void Backlog::End(const Outcome& outcome, Sender::Done done, absl::FunctionRef<void(Entry)> send) {
+  Next next = Leave(outcome.received);
+  if (next.send) send(*std::move(next.send));
+  for (Entry& late : next.late) {
+    Outcome unsent;
+    unsent.code = absl::StatusCode::kDeadlineExceeded;
+    unsent.message = "the deadline passed before the call could be sent";
+    unsent.received = outcome.received;
+    std::move(late.done)(unsent);
+  }
+  std::move(done)(outcome);
 }
 
 }  // namespace normd::load

@@ -14,13 +14,14 @@
 #include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "client/load/sender.h"
 
 namespace normd::load {
 
-// The calls of one connection. Thread-safe; runs no call's `done` itself.
+// The calls of one connection. Thread-safe.
 class Backlog {
  public:
   struct Entry {
@@ -28,6 +29,9 @@ class Backlog {
     TimePoint deadline = kNever;
     Outgoing outgoing;
     Sender::Done done;
+
+    // That of a call whose time is `now`; `timeout`: the run's, for an item without its own.
+    static Entry Of(const Outgoing& outgoing, Duration timeout, TimePoint now, Sender::Done done);
   };
 
   // At most `limit` calls, at least 1, are out at once.
@@ -42,6 +46,9 @@ class Backlog {
   };
   // Call when a call that was out has ended.
   Next Leave(TimePoint now);
+  // Leaves with the outcome of that call: `send` starts the next, late ones end, and `done` runs
+  // last: the sender, and with it the backlog, may end when all calls have ended.
+  void End(const Outcome& outcome, Sender::Done done, absl::FunctionRef<void(Entry)> send);
 
  private:
   const std::size_t limit_;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/nearest_name.h"
 #include "client/channel_security.h"
 #include "client/connection_flags.h"
 #include "client/normctl/command.h"
@@ -80,7 +81,7 @@ std::vector<CommandWords> WordsOfCommands() {
 std::string CommandSuggestion(absl::string_view name) {
   std::vector<std::string> names = {"completion", "help"};
   for (const auto& command : MakeCommands()) names.emplace_back(command->name());
-  const std::string nearest = FlagSet::Nearest(name, names);
+  const std::string nearest = NearestName(name, names);
   return nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?");
 }
 
@@ -164,9 +165,9 @@ int RunNormctl(absl::Span<const std::string> arguments, std::ostream& out, std::
   if (common.timeout <= absl::ZeroDuration()) {
     return UsageError(err, "--timeout: wanted a time above zero, such as 500ms or 10s");
   }
-  if (absl::Status status = command.Check(*others); !status.ok()) {
-    return UsageError(err, std::string(status.message()));
-  }
+  absl::Status checked = flags.Check();
+  checked.Update(command.Check(*others));
+  if (!checked.ok()) return UsageError(err, std::string(checked.message()));
   ClientOptions options;
   common.connection.Set(options);
   const absl::StatusOr<std::unique_ptr<Client>> client = Client::Create(common.server, options);

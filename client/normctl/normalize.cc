@@ -20,6 +20,7 @@
 #include "client/tensor/npy.h"
 #include "client/verify/compare.h"
 #include "client/verify/reference_model.h"
+#include "flags/flag_checks.h"
 #include "nlohmann/json.hpp"
 
 namespace normd::client {
@@ -38,11 +39,9 @@ nlohmann::json VerifyJson(const Comparison& comparison) {
           {"max_error", comparison.max_error}};
 }
 
-std::optional<v1::Priority> ParsePriority(absl::string_view level) {
+v1::Priority PriorityOf(absl::string_view level) {
   if (level == "low") return v1::PRIORITY_LOW;
-  if (level == "normal") return v1::PRIORITY_NORMAL;
-  if (level == "high") return v1::PRIORITY_HIGH;
-  return std::nullopt;
+  return level == "high" ? v1::PRIORITY_HIGH : v1::PRIORITY_NORMAL;
 }
 
 // Larger files are streamed: one message would be slower, and the server takes no message over its
@@ -105,10 +104,15 @@ class NormalizeCommand final : public Command {
     flags.Add("y", &y_path_, "Y.npy", "Second input, for a model that takes one; as y=Y.npy.");
     flags.Add(
         "precision", &precision_, "NAME",
-        "Precision of matrix products: float32, tf32, bf16, float32_strict; empty: the model's.");
-    flags.Add("priority", &priority_, "LEVEL", "low, normal or high, among this model's requests.");
+        "Precision of matrix products: float32, tf32, bf16, float32_strict; empty: the model's.",
+        [](const std::string& name) {
+          return ParsePrecision(name) ? "" : "float32, tf32, bf16, float32_strict or nothing";
+        });
+    flags.Add("priority", &priority_, "LEVEL", "low, normal or high, among this model's requests.",
+              BeOneOf({"low", "normal", "high"}));
     flags.Add("queue_timeout", &queue_timeout_, "DURATION",
-              "Time that the request may wait on the server; 0: as long as --timeout.");
+              "Time that the request may wait on the server; 0: as long as --timeout.",
+              [](absl::Duration time) { return time < absl::ZeroDuration() ? "0 or more" : ""; });
     flags.Add(
         "o", &output_paths_, "OUT.npy",
         "File for the result; without it none is written. With several results: NAME=OUT.npy, "
@@ -123,7 +127,8 @@ class NormalizeCommand final : public Command {
               "messages, and nothing is streamed.");
     flags.Add("stream", &stream_, "WHEN",
               "always, never, or auto: files over 64 MiB. A stream needs little memory; only a "
-              "given --timeout limits its time.");
+              "given --timeout limits its time.",
+              BeOneOf({"auto", "always", "never"}));
     flags.Add("verify", &verify_, "",
               "Checks every element against float64; needs the repository.");
     flags.Add("model_repository", &repository_, "DIR",
@@ -131,23 +136,6 @@ class NormalizeCommand final : public Command {
   }
   absl::Status Check(absl::Span<const std::string> /*arguments*/) const override {
     if (model_.empty()) return absl::InvalidArgumentError("--model: wanted a model's name");
-    if (!ParsePriority(priority_).has_value()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--priority: \"", priority_, "\", wanted low, normal or high"));
-    }
-    if (!ParsePrecision(precision_).has_value()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--precision: \"", precision_,
-                       "\", wanted float32, tf32, bf16, float32_strict or nothing"));
-    }
-    if (queue_timeout_ < absl::ZeroDuration()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--queue_timeout: ", absl::FormatDuration(queue_timeout_), ", wanted 0 or more"));
-    }
-    if (stream_ != "auto" && stream_ != "always" && stream_ != "never") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--stream: \"", stream_, "\", wanted auto, always or never"));
-    }
     if (!shared_memory_.empty() && stream_ == "always") {
       return absl::InvalidArgumentError("--stream: always, wanted auto or never in shared memory");
     }
@@ -201,7 +189,7 @@ class NormalizeCommand final : public Command {
     NormalizeRequest request;
     request.model = model_;
     request.version = version_;
-    request.priority = *ParsePriority(priority_);
+    request.priority = PriorityOf(priority_);
     request.queue_timeout = absl::ToChronoNanoseconds(queue_timeout_);
     request.precision = *ParsePrecision(precision_);
     request.outputs = WantedOutputs();
@@ -285,7 +273,7 @@ class NormalizeCommand final : public Command {
     StreamRequest request;
     request.model = model_;
     request.version = version_;
-    request.priority = *ParsePriority(priority_);
+    request.priority = PriorityOf(priority_);
     request.queue_timeout = absl::ToChronoNanoseconds(queue_timeout_);
     request.precision = *ParsePrecision(precision_);
     request.outputs = WantedOutputs();

@@ -69,11 +69,8 @@ class TokenCommand final : public Command {
   int argument_count() const override { return 1; }
 
   void AddFlags(FlagSet& flags) override {
-    flags.Add("out", &out_, "FILE", "New file for the token itself, which its client reads.");
-  }
-  absl::Status Check(absl::Span<const std::string> /*arguments*/) const override {
-    return out_.empty() ? absl::InvalidArgumentError("--out: empty, wanted a file for the token")
-                        : absl::OkStatus();
+    flags.Add("out", &out_, "FILE", "New file for the token itself, which its client reads.",
+              [](const std::string& path) { return path.empty() ? "a file for the token" : ""; });
   }
 
   absl::Status Run(const Context& context) override {

@@ -8,22 +8,22 @@
 namespace normd::load {
 
 void BalanceFlags::AddTo(FlagSet& flags) {
-  flags.Add("balance", &policy, "POLICY",
-            "Balances calls over several servers, whose health it watches: round_robin, the "
-            "default with several, or least_outstanding.");
+  flags.AddParsed("balance", &policy, &balance, "POLICY",
+                  "Balances calls over several servers, whose health it watches: round_robin, the "
+                  "default with several, or least_outstanding.",
+                  client::ParseBalancePolicy);
   flags.Add("max_attempts", &max_attempts, "N",
             "Balanced: attempts of each call, at other servers if possible; 0: 5 with several "
             "servers, 1 with one.",
             From(0, 100));
+  flags.Add("retry_tokens", &retry_tokens, "N",
+            "Balanced: the most tokens for retries and hedges; each takes one, and a successful "
+            "call adds a tenth.",
+            FromReal(0));
   flags.Add(
-      "retry_tokens", &retry_tokens, "N",
-      "Balanced: the most tokens for retries and hedges; each takes one, and a successful call "
-      "adds a tenth.",
-      FromReal(0));
-  flags.Add("hedge_after", &hedge_after, "DURATION",
-            "Balanced: a call without a response for this long also goes to a second server; 0: "
-            "never.",
-            UpTo(absl::Hours(1)));
+      "hedge_after", &hedge_after, "DURATION",
+      "Balanced: a call without a response for this long also goes to a second server; 0: never.",
+      UpTo(absl::Hours(1)));
   flags.Add("resolve_interval", &resolve_interval, "DURATION",
             "Balanced: time after which the servers' names are resolved again, at least 1s.",
             FromTime(absl::Seconds(1)));
@@ -44,13 +44,7 @@ absl::StatusOr<std::optional<client::FleetOptions>> BalanceFlags::Make(
   const auto servers = client::ParseServers(server);
   if (!servers.ok()) return servers.status();  // The status names the server.
   client::FleetOptions fleet;
-  if (!policy.empty()) {
-    const auto balance = client::ParseBalancePolicy(policy);
-    if (!balance.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--balance: ", balance.status().message()));
-    }
-    fleet.balance = *balance;
-  }
+  fleet.balance = balance;
   if (max_attempts > 0) fleet.retry.max_attempts = max_attempts;
   if (max_attempts == 0 && !is_several) fleet.retry.max_attempts = 1;
   fleet.retry.max_tokens = retry_tokens;

@@ -14,7 +14,8 @@
 namespace normd::load {
 
 struct BalanceFlags {
-  std::string policy;    // Empty: none for one server, round_robin for several.
+  std::string policy;  // Empty: none for one server, round_robin for several.
+  client::BalancePolicy balance = client::BalancePolicy::kRoundRobin;  // That of `policy`.
   int max_attempts = 0;  // 0: one for one server, the library's default for several.
   double retry_tokens = client::RetryPolicy().max_tokens;
   absl::Duration hedge_after = absl::ZeroDuration();

@@ -4,6 +4,12 @@
 
 namespace normd::load {
 
+const Expectation* ExpectationFor(const std::vector<Expectation>& expectations,
+                                  const Outgoing& outgoing) {
+  if (!outgoing.verify || expectations.empty()) return nullptr;
+  return &expectations[outgoing.item->index];
+}
+
 void Verify(const Item& item, const Expectation& expectation,
             absl::Span<const client::ReceivedTensor> received, Outcome& outcome) {
   const absl::StatusOr<client::Comparison> comparison =

@@ -19,6 +19,10 @@ struct Expectation {
   std::vector<client::ReferenceOutput> outputs;
 };
 
+// The expectation of the call's item; null: the response is not verified.
+const Expectation* ExpectationFor(const std::vector<Expectation>& expectations,
+                                  const Outgoing& outgoing);
+
 // Sets the verdict, and the message for a wrong response; the response has the expectation's
 // version.
 void Verify(const Item& item, const Expectation& expectation,

@@ -85,16 +85,28 @@ Outcome ToOutcome(const absl::StatusOr<client::StreamResult>& result, const Item
 
 }  // namespace
 
+client::NormalizeRequest RequestFor(const Item& item, client::Protocol protocol,
+                                    std::int64_t version) {
+  client::NormalizeRequest request;
+  request.protocol = protocol;
+  request.model = item.entry.model;
+  request.version = version;
+  request.inputs = item.NamedInputs();
+  request.outputs = item.entry.outputs;
+  request.priority = static_cast<v1::Priority>(item.entry.priority);
+  request.queue_timeout = item.entry.queue_timeout;
+  return request;
+}
+
 absl::StatusOr<GrpcSender::Prepared> GrpcSender::Prepare(const Item& item,
                                                          const GrpcSenderOptions& options) {
-  const auto priority = static_cast<v1::Priority>(item.entry.priority);
   if (item.entry.streamed()) {
     client::StreamedTensor stream;
     stream.request.model = item.entry.model;
     stream.request.version = options.version;
     stream.request.inputs = item.Specs();
     stream.request.outputs = item.entry.outputs;
-    stream.request.priority = priority;
+    stream.request.priority = static_cast<v1::Priority>(item.entry.priority);
     stream.request.queue_timeout = item.entry.queue_timeout;
     stream.request.timeout = item.entry.timeout.value_or(options.timeout);
     stream.request.chunk_bytes = item.entry.stream_chunk_bytes;
@@ -111,15 +123,8 @@ absl::StatusOr<GrpcSender::Prepared> GrpcSender::Prepare(const Item& item,
     return Prepared{std::nullopt, std::make_shared<const client::StreamedTensor>(stream)};
   }
   if (!options.slots.empty()) return Prepared{};
-  client::NormalizeRequest request;
-  request.protocol = options.protocol;
-  request.model = item.entry.model;
-  request.version = options.version;
-  request.inputs = item.NamedInputs();
-  request.outputs = item.entry.outputs;
-  request.priority = priority;
-  request.queue_timeout = item.entry.queue_timeout;
-  absl::StatusOr<client::EncodedRequest> encoded = client::EncodedRequest::Create(request);
+  absl::StatusOr<client::EncodedRequest> encoded =
+      client::EncodedRequest::Create(RequestFor(item, options.protocol, options.version));
   if (!encoded.ok()) return encoded.status();
   return Prepared{*std::move(encoded), nullptr};
 }
@@ -151,27 +156,16 @@ GrpcSender::GrpcSender(std::vector<std::unique_ptr<client::Caller>> clients,
   }
 }
 
-const Expectation* GrpcSender::ExpectationFor(const Outgoing& outgoing) const {
-  if (!outgoing.verify || expectations_.empty()) return nullptr;
-  return &expectations_[outgoing.item->index];
-}
-
-Duration GrpcSender::TimeoutOf(const Item& item) const {
-  return item.entry.timeout.value_or(options_.timeout);
-}
-
 void GrpcSender::Send(const Outgoing& outgoing, Done done) {
   if (outgoing.cancel_after) return SendAndCancel(outgoing, std::move(done));
-  const Item& item = *outgoing.item;
-  const Duration timeout = TimeoutOf(item);
-  if (backlogs_.empty() || item.entry.streamed()) {
+  if (backlogs_.empty() || outgoing.item->entry.streamed()) {
+    const Duration timeout = outgoing.item->entry.timeout.value_or(options_.timeout);
     SendCall(outgoing, timeout, std::move(done));
     return;
   }
   Backlog& backlog = *backlogs_[outgoing.caller % backlogs_.size()];
-  const TimePoint now = clock_.Now();
-  const TimePoint deadline = timeout < kNever - now ? now + timeout : kNever;
-  Backlog::Entry entry{now, deadline, outgoing, std::move(done)};
+  Backlog::Entry entry =
+      Backlog::Entry::Of(outgoing, options_.timeout, clock_.Now(), std::move(done));
   if (backlog.Enter(entry)) SendFrom(backlog, std::move(entry));
 }
 
@@ -181,17 +175,9 @@ void GrpcSender::SendFrom(Backlog& backlog, Backlog::Entry entry) {
                             : std::max(entry.deadline - clock_.Now(), Duration{1});
   SendCall(entry.outgoing, left,
            [this, &backlog, done = std::move(entry.done)](const Outcome& outcome) mutable {
-             Backlog::Next next = backlog.Leave(outcome.received);
-             if (next.send) SendFrom(backlog, *std::move(next.send));
-             for (Backlog::Entry& late : next.late) {
-               Outcome unsent;
-               unsent.code = absl::StatusCode::kDeadlineExceeded;
-               unsent.message = "the deadline passed before the call could be sent";
-               unsent.received = outcome.received;
-               std::move(late.done)(unsent);
-             }
-             // The last access to this object, which may end when all calls have ended.
-             std::move(done)(outcome);
+             // The last access to this object.
+             backlog.End(outcome, std::move(done),
+                         [&](Backlog::Entry next) { SendFrom(backlog, std::move(next)); });
            });
 }
 
@@ -206,7 +192,7 @@ std::shared_ptr<client::PendingCall> GrpcSender::SendCall(const Outgoing& outgoi
   client::Caller& client = *clients_[outgoing.caller % clients_.size()];
   return client.NormalizeAsync(
       *prepared.request, timeout,
-      [this, &item, expectation = ExpectationFor(outgoing),
+      [this, &item, expectation = ExpectationFor(expectations_, outgoing),
        done = std::move(done)](const absl::StatusOr<client::NormalizeResponse>& response) mutable {
         std::move(done)(ToOutcome(response, item, expectation, clock_.Now()));
       });
@@ -221,7 +207,7 @@ std::shared_ptr<client::PendingCall> GrpcSender::SendShared(SharedSlots& slots,
   client::Caller& client = *clients_[outgoing.caller % clients_.size()];
   return client.NormalizeAsync(
       slots.request(slot), timeout,
-      [this, &slots, slot, &item, expectation = ExpectationFor(outgoing),
+      [this, &slots, slot, &item, expectation = ExpectationFor(expectations_, outgoing),
        done = std::move(done)](const absl::StatusOr<client::NormalizeResponse>& response) mutable {
         Outcome outcome = ToOutcome(response, item, nullptr, clock_.Now());
         if (expectation != nullptr && response.ok() &&
@@ -247,7 +233,7 @@ std::shared_ptr<client::PendingCall> GrpcSender::SendStream(
   client::Caller& client = *clients_[outgoing.caller % clients_.size()];
   // shared: with both functions.
   auto reply = std::make_shared<StreamedReply>();
-  reply->expectation = ExpectationFor(outgoing);
+  reply->expectation = ExpectationFor(expectations_, outgoing);
   return client.NormalizeStreamAsync(
       std::move(tensor),
       [this, reply](absl::Span<const std::byte> bytes) {
@@ -266,7 +252,7 @@ void GrpcSender::SendAndCancel(const Outgoing& outgoing, Done done) {
   auto alarm = std::make_shared<grpc::Alarm>();
   Outgoing unverified = outgoing;
   unverified.verify = false;
-  const auto call = SendCall(unverified, TimeoutOf(*outgoing.item),
+  const auto call = SendCall(unverified, outgoing.item->entry.timeout.value_or(options_.timeout),
                              [alarm, done = std::move(done)](const Outcome& outcome) mutable {
                                alarm.reset();  // The alarm holds the call, which holds the alarm.
                                Outcome told = outcome;

@@ -17,6 +17,10 @@
 
 namespace normd::load {
 
+// The call of an item, without a time limit.
+client::NormalizeRequest RequestFor(const Item& item, client::Protocol protocol,
+                                    std::int64_t version);
+
 struct GrpcSenderOptions {
   client::Protocol protocol = client::Protocol::kNormd;
   std::int64_t version = 0;
@@ -56,7 +60,6 @@ class GrpcSender final : public Sender {
              const Clock& clock);
   static absl::StatusOr<Prepared> Prepare(const Item& item, const GrpcSenderOptions& options);
 
-  Duration TimeoutOf(const Item& item) const;
   // Starts a call that its connection's backlog admits, and the calls that follow it.
   void SendFrom(Backlog& backlog, Backlog::Entry entry);
   // Starts the call.
@@ -68,8 +71,6 @@ class GrpcSender final : public Sender {
   std::shared_ptr<client::PendingCall> SendShared(SharedSlots& slots, const Outgoing& outgoing,
                                                   Duration timeout, Done done);
   void SendAndCancel(const Outgoing& outgoing, Done done);
-  // Null: the response is not verified.
-  const Expectation* ExpectationFor(const Outgoing& outgoing) const;
 
   const std::vector<std::unique_ptr<client::Caller>> clients_;
   std::vector<std::unique_ptr<Backlog>> backlogs_;  // One per client, or none; constant.

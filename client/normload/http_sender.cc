@@ -176,7 +176,7 @@ class HttpSender::Connection {
       json_bytes = body_.size();
     }
     outcome.output_bytes = static_cast<std::int64_t>(body_.size() - json_bytes);
-    const Expectation* const expectation = sender_.ExpectationFor(entry_.outgoing);
+    const Expectation* const expectation = ExpectationFor(sender_.expectations_, entry_.outgoing);
     if (expectation == nullptr) return;
     const absl::StatusOr<HttpOutputs> outputs = ReadHttpOutputs(body_, json_bytes);
     if (!outputs.ok()) {
@@ -266,10 +266,8 @@ absl::Status HttpSender::Connect() {
 }
 
 void HttpSender::Send(const Outgoing& request, Done done) {
-  const Duration timeout = request.item->entry.timeout.value_or(options_.timeout);
-  const TimePoint now = clock_.Now();
-  const TimePoint deadline = timeout < kNever - now ? now + timeout : kNever;
-  Backlog::Entry entry{now, deadline, request, std::move(done)};
+  Backlog::Entry entry =
+      Backlog::Entry::Of(request, options_.timeout, clock_.Now(), std::move(done));
   if (backlog_.Enter(entry)) Start(std::move(entry));
 }
 
@@ -288,22 +286,8 @@ void HttpSender::End(Connection& connection, const Outcome& outcome, Done done) 
     MutexLock lock(mutex_);
     free_.push_back(&connection);
   }
-  Backlog::Next next = backlog_.Leave(outcome.received);
-  if (next.send) Start(*std::move(next.send));
-  for (Backlog::Entry& late : next.late) {
-    Outcome unsent;
-    unsent.code = absl::StatusCode::kDeadlineExceeded;
-    unsent.message = "the deadline passed before the call could be sent";
-    unsent.received = outcome.received;
-    std::move(late.done)(unsent);
-  }
-  // The last access to this object, which may end when all calls have ended.
-  std::move(done)(outcome);
-}
-
-const Expectation* HttpSender::ExpectationFor(const Outgoing& outgoing) const {
-  if (!outgoing.verify || expectations_.empty()) return nullptr;
-  return &expectations_[outgoing.item->index];
+  // The last access to this object.
+  backlog_.End(outcome, std::move(done), [this](Backlog::Entry next) { Start(std::move(next)); });
 }
 
 }  // namespace normd::load

@@ -55,8 +55,6 @@ class HttpSender final : public Sender {
   void Start(Backlog::Entry entry);
   // Frees the connection, starts the calls that follow, and runs `done`.
   void End(Connection& connection, const Outcome& outcome, Done done);
-  // Null: the response is not verified.
-  const Expectation* ExpectationFor(const Outgoing& outgoing) const;
 
   const std::vector<Expectation> expectations_;
   const HttpSenderOptions options_;

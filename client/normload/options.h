@@ -47,8 +47,10 @@ struct ProgramOptions {
 
   // What to send.
   std::string model;
-  std::string shape;  // Empty: a shape that suits the model.
-  std::string dtype = "float32";
+  std::string shape_text;
+  std::optional<Shape> shape;  // Nullopt: one that suits the model.
+  std::string dtype_text = "float32";
+  norm::DType dtype = norm::DType::kFloat32;
   bool stream = false;
   std::int64_t chunk_bytes = kDefaultChunkBytes;
   std::string mix_text;
@@ -85,7 +87,7 @@ struct ProgramOptions {
 
   bool help = false;
 
-  // ParseOptions makes these from the above.
+  // ParseOptions makes these from the above, and what stands beside its text.
   client::Protocol protocol = client::Protocol::kNormd;
   Plane plane = Plane::kGrpc;
   std::optional<client::FleetOptions> fleet;  // Set: the servers are balanced.

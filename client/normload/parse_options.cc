@@ -9,11 +9,162 @@
 #include "absl/strings/str_cat.h"
 #include "client/channel_security.h"
 #include "client/load/arrivals.h"
-#include "client/normload/option_flags.h"
+#include "flags/flag_checks.h"
 #include "flags/flag_set.h"
 
 namespace normd::load {
 namespace {
+
+absl::StatusOr<std::vector<Duration>> ReadTrace(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot read it"));
+  absl::StatusOr<std::vector<Duration>> trace = ParseTrace(text);
+  if (trace.ok()) return trace;
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", trace.status().message()));
+}
+
+// More than any machine reaches; it also bounds a search and its clock.
+constexpr double kMaxRate = 1e6;
+
+void AddServerFlags(ProgramOptions& o, FlagSet& flags) {
+  flags.Section("The server:");
+  flags.Add("server", &o.server, "HOST:PORT",
+            "The server's gRPC address (or unix:///path), or those of several with commas between, "
+            "or a name with several addresses as dns:///HOST:PORT.");
+  o.balance.AddTo(flags);
+  flags.Add("protocol", &o.protocol_text, "NAME",
+            "normd: Normalize and NormalizeStream; oip: ModelInfer of the Open Inference Protocol, "
+            "whose responses tell neither stages nor batches; http: the same over HTTP, with "
+            "binary tensors, to --http.",
+            BeOneOf({"normd", "oip", "http"}));
+  flags.Add("http", &o.http, "HOST:PORT",
+            "With --protocol=http: where requests go. --server is asked for models and shapes.");
+  flags.Add("connections", &o.connections, "N",
+            "Connections; 0 is one for each caller, at most 16. A connection of HTTP has one call "
+            "at a time: 0 is then one for each caller, and 64 in an open loop.",
+            From(0, 10000));
+  o.plane_flags.AddTo(flags);
+  o.connection.AddTo(flags);
+}
+
+void AddLoadFlags(ProgramOptions& o, FlagSet& flags) {
+  flags.Section(
+      "When to send: in a closed loop (what can the server do?), or in an open one (what do users "
+      "wait?):");
+  flags.Add("concurrency", &o.concurrency, "N",
+            "Closed loop: callers that each wait for their response before they send again.",
+            From(1, 100000));
+  flags.Add("rate", &o.rate, "R",
+            "Open loop: requests per second, whatever the server does; 0 is the closed loop.",
+            FromReal(0, kMaxRate));
+  flags.Add("arrival", &o.arrival, "KIND", "Open loop: poisson or constant.",
+            BeOneOf({"poisson", "constant"}));
+  flags.Add("profile", &o.profile_text, "STEPS",
+            "Open loop: steps and ramps instead of --rate, such as 1000@10s,1000..4000@30s.");
+  flags.AddParsed("arrivals_file", &o.arrivals_file, &o.trace, "FILE",
+                  "Open loop: a trace, with the time of a request in seconds on each line.",
+                  ReadTrace);
+  flags.Add(
+      "max_inflight", &o.max_inflight, "N",
+      "Open loop: at this many unanswered requests, sending waits (and the wait is measured).",
+      From(1));
+  flags.Add("max_sending", &o.max_sending, "N",
+            "Normalize calls of one connection that gRPC has at once. Others wait in normload: the "
+            "newest goes first once the oldest has spent half its --timeout, and a call whose "
+            "--timeout has passed when another ends is not sent. 0: gRPC has all, and sends the "
+            "oldest first, however late.",
+            From(0));
+  flags.AddParsed("sweep", &o.sweep_text, &o.sweep, "VARIABLE=VALUES",
+                  "A run at each of several loads: concurrency=1..64*2, or rate=1000..8000+1000.",
+                  ParseSweep);
+  flags.Add("find_max", &o.find_max, "",
+            "Searches the highest rate that meets --slo, from --rate on (100 by default).");
+  flags.AddParsed("slo", &o.slo, &o.objective, "OBJECTIVE",
+                  "Objective of the response time, such as p99=5ms: whether it was met, and the "
+                  "goodput within it.",
+                  ParseObjective);
+}
+
+void AddRequestFlags(ProgramOptions& o, FlagSet& flags) {
+  flags.Section("What to send:");
+  flags.Add("model", &o.model, "MODEL", "Model to call; this or --mix is required.");
+  flags.AddParsed("shape", &o.shape_text, &o.shape, "DIMS",
+                  "The tensor's dimensions, with --model, such as 1x64x56x56; without it, some "
+                  "that suit the model.",
+                  client::ParseShape);
+  flags.AddParsed("dtype", &o.dtype_text, &o.dtype, "TYPE",
+                  "float32, float64, float16 or bfloat16, with --model.", client::ParseDType);
+  flags.Add("stream", &o.stream, "",
+            "Sends the tensor through NormalizeStream, with --model: the call for tensors that are "
+            "larger than a message.");
+  flags.AddBytes("chunk_bytes", &o.chunk_bytes, o.chunk_bytes,
+                 "Bytes of the tensor in each message of a stream.", From(1, kMaxChunkBytes));
+  flags.Add("mix", &o.mix_text, "MIX",
+            "Several: model:shape:dtype:weight,...; an entry may end with :priority=high, "
+            ":timeout=20ms, :queue_timeout=5ms, :stream or :stream=256KiB, :outputs=y+mean, "
+            ":NAME=DIMS (a further input, such as :y=8x512).");
+  flags.Add("version", &o.version, "N", "The models' version; 0 is the highest loaded.");
+  flags.Add("seed", &o.seed, "N", "Seed of the tensors, the mix and the arrivals.");
+  flags.Add("timeout", &o.timeout, "DURATION", "Deadline of each call; inf is none.", BePositive);
+  flags.Add("cancel_share", &o.cancel_share, "X", "Share of the calls that the client cancels.",
+            FromReal(0, 1));
+  flags.Add("cancel_after", &o.cancel_after, "DURATION",
+            "Time after which it cancels them, to about a millisecond.", UpTo(absl::Hours(1)));
+}
+
+void AddStopFlags(ProgramOptions& o, FlagSet& flags) {
+  flags.Section("When to stop:");
+  flags.Add("duration", &o.duration, "DURATION",
+            "How long to measure, each run; 5s by default with --find_max, 60s with --stable_p99, "
+            "without a limit where --requests, --profile or --arrivals_file is given.",
+            BePositive);
+  flags.Add("requests", &o.requests, "N", "How many requests to measure; 0 is no limit.", From(0));
+  flags.Add("warmup", &o.warmup, "DURATION", "Time of load before the measurement.",
+            UpTo(absl::Hours(24)));
+  flags.Add("stable_p99", &o.stable_p99, "X",
+            "Ends the run when the p99 of three windows in a row differ by at most this share, "
+            "such as 0.05; 0 never.",
+            FromReal(0));
+  flags.Add("stable_window", &o.stable_window, "DURATION", "Length of such a window.",
+            FromTime(absl::Nanoseconds(1), absl::Hours(1)));
+  flags.Add("stop_error_share", &o.stop_error_share, "X",
+            "Ends the run when a larger share of at least 100 requests failed; 1 never.",
+            FromReal(0, 1));
+  flags.Add("give_up_after", &o.give_up_after, "N",
+            "Ends the run after this many UNAVAILABLE responses in a row; 0: never.", From(0));
+}
+
+void AddFileFlags(ReportFiles& files, FlagSet& flags) {
+  flags.Section("Reports, beside the table that is always printed:");
+  flags.Add("json", &files.json, "FILE", "Writes a report for programs (REPORT.md says what).");
+  flags.Add("csv", &files.csv, "FILE", "Writes the runs and their seconds as a table.");
+  flags.Add("html", &files.html, "FILE", "Writes a page with charts, which needs nothing else.");
+}
+
+void AddFlags(ProgramOptions& o, FlagSet& flags) {
+  AddServerFlags(o, flags);
+  AddRequestFlags(o, flags);
+  AddLoadFlags(o, flags);
+  AddStopFlags(o, flags);
+  AddFileFlags(o.files, flags);
+  flags.AddParsed("metrics", &o.metrics, &o.metrics_url, "URL",
+                  "The server's metrics, such as http://127.0.0.1:8002/metrics: the reports then "
+                  "tell of its stages during the run. They are asked for with the certificate and "
+                  "the token of the calls; https where the port speaks TLS.",
+                  client::ParseHttpUrl);
+  flags.Add("quiet", &o.quiet, "", "No progress, only the report.");
+  flags.Section("What is a failure:");
+  flags.Add("max_error_share", &o.max_error_share, "X",
+            "Exits with 1 when a larger share of the requests failed.", FromReal(0, 1));
+  flags.Add("require_slo", &o.require_slo, "",
+            "Exits with 1 when --slo was missed, by any run of a sweep.");
+  flags.Add("verify", &o.verify, "", "Checks responses against float64; needs --model_repository.");
+  flags.Add("verify_every", &o.verify_every, "N", "Checks one response in N.", From(1));
+  flags.Add("model_repository", &o.model_repository, "DIR", "Folder of the server's models.");
+  flags.Section("");
+  flags.Add("help", &o.help, "", "Prints this help.");
+}
 
 absl::StatusOr<std::vector<MixEntry>> MixOf(const ProgramOptions& o) {
   if (o.model.empty() == o.mix_text.empty()) {
@@ -22,25 +173,14 @@ absl::StatusOr<std::vector<MixEntry>> MixOf(const ProgramOptions& o) {
   }
   if (!o.mix_text.empty() && o.stream) {
     return absl::InvalidArgumentError(
-        "--stream: wanted with --model; an entry of --mix says "
-        ":stream itself");
+        "--stream: wanted with --model; an entry of --mix says :stream itself");
   }
   if (!o.mix_text.empty()) return ParseMix(o.mix_text);
   MixEntry entry;
   entry.model = o.model;
-  entry.shape_from_model = o.shape.empty();
-  if (!entry.shape_from_model) {
-    absl::StatusOr<Shape> shape = client::ParseShape(o.shape);
-    if (!shape.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--shape: ", shape.status().message()));
-    }
-    entry.inputs.front().shape = *std::move(shape);
-  }
-  const absl::StatusOr<norm::DType> dtype = client::ParseDType(o.dtype);
-  if (!dtype.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--dtype: ", dtype.status().message()));
-  }
-  entry.dtype = *dtype;
+  entry.shape_from_model = !o.shape.has_value();
+  if (o.shape) entry.inputs.front().shape = *o.shape;
+  entry.dtype = o.dtype;
   if (o.stream) entry.stream_chunk_bytes = o.chunk_bytes;
   return std::vector<MixEntry>{std::move(entry)};
 }
@@ -48,8 +188,7 @@ absl::StatusOr<std::vector<MixEntry>> MixOf(const ProgramOptions& o) {
 absl::Status SetProtocol(ProgramOptions& o) {
   if (o.protocol_text == "normd") return absl::OkStatus();
   const auto wrong = [&](absl::string_view wanted) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--protocol: ", o.protocol_text, ", wanted ", wanted));
+    return FlagSet::Wrong("protocol", o.protocol_text, wanted);
   };
   for (const MixEntry& entry : o.mix) {
     if (!entry.streamed()) continue;
@@ -63,13 +202,12 @@ absl::Status SetProtocol(ProgramOptions& o) {
   if (connection.tls) return wrong("normd or oip with TLS, which normload has over gRPC alone");
   if (absl::StatusOr<client::HttpUrl> url = client::ParseHttpUrl(o.http);
       !url.ok() || url->tls || url->path != "/") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--http: \"", o.http, "\", wanted HOST:PORT, such as 127.0.0.1:8000"));
+    return FlagSet::Wrong("http", absl::StrCat("\"", o.http, "\""),
+                          "HOST:PORT, such as 127.0.0.1:8000");
   }
   if (!o.connection.token_file.empty() && !client::IsLocalTarget(o.http)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--http: ", o.http,
-                     ", wanted a server on this machine: --token_file is not sent in the clear"));
+    return FlagSet::Wrong("http", o.http,
+                          "a server on this machine: --token_file is not sent in the clear");
   }
   return absl::OkStatus();
 }
@@ -89,11 +227,11 @@ absl::Status SetPlane(ProgramOptions& o) {
   o.plane = *plane;
   if (!o.over_http()) return absl::OkStatus();
   if (o.fleet) {
-    return absl::InvalidArgumentError("--protocol: http, wanted normd or oip for several servers");
+    return FlagSet::Wrong("protocol", "http", "normd or oip for several servers");
   }
   if (o.plane == Plane::kGrpc || o.plane == Plane::kUnixSocket) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--protocol: http, wanted normd or oip with --plane=", Name(o.plane)));
+  return FlagSet::Wrong("protocol", "http",
+                        absl::StrCat("normd or oip with --plane=", Name(o.plane)));
 }
 
 void SetConnections(ProgramOptions& o) {
@@ -107,30 +245,11 @@ void SetConnections(ProgramOptions& o) {
   }
 }
 
-absl::Status ReadTrace(ProgramOptions& o) {
-  const auto wrong = [&](absl::string_view what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--arrivals_file: ", o.arrivals_file, ": ", what));
-  };
-  std::ifstream file(o.arrivals_file, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file) return wrong("cannot read it");
-  absl::StatusOr<std::vector<Duration>> trace = ParseTrace(text);
-  if (!trace.ok()) return wrong(trace.status().message());
-  o.trace = *std::move(trace);
-  return absl::OkStatus();
-}
-
 // The flags that ask for several runs.
 absl::Status SetPlan(ProgramOptions& o) {
-  if (!o.sweep_text.empty()) {
-    absl::StatusOr<Sweep> sweep = ParseSweep(o.sweep_text);
-    if (!sweep.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--sweep: ", sweep.status().message()));
-    }
-    o.sweep = *std::move(sweep);
+  if (o.sweep && !o.sweep->over_rate) {
     const double most = *std::max_element(o.sweep->values.begin(), o.sweep->values.end());
-    if (!o.sweep->over_rate) o.concurrency = static_cast<int>(most);
+    o.concurrency = static_cast<int>(most);
   }
   const bool varies = !o.profile_text.empty() || !o.arrivals_file.empty();
   if (o.sweep && (o.find_max || varies || o.rate > 0)) {
@@ -153,7 +272,6 @@ absl::Status SetArrivals(ProgramOptions& o) {
     return absl::InvalidArgumentError(
         "--rate, --profile and --arrivals_file: wanted at most one of them");
   }
-  if (!o.arrivals_file.empty()) return ReadTrace(o);
   if (o.rate > 0) o.profile = RateProfile::Constant(o.rate);
   if (o.profile_text.empty()) return absl::OkStatus();
   absl::StatusOr<RateProfile> profile = RateProfile::Parse(o.profile_text);
@@ -164,27 +282,21 @@ absl::Status SetArrivals(ProgramOptions& o) {
   return absl::OkStatus();
 }
 
-// The metrics' URL and credentials: the certificate and the token of the calls.
+// The metrics' credentials: the certificate and the token of the calls.
 absl::Status SetMetrics(ProgramOptions& o) {
-  if (o.metrics.empty()) return absl::OkStatus();
-  absl::StatusOr<client::HttpUrl> url = client::ParseHttpUrl(o.metrics);
-  if (!url.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--metrics: ", url.status().message()));
-  }
   o.metrics_security.tls = o.connection.files;
-  if (!o.connection.token_file.empty()) {
-    const bool is_ipv6 = url->host.find(':') != std::string::npos;
-    const std::string target = absl::StrCat(is_ipv6 ? "[" : "", url->host, is_ipv6 ? "]:" : ":");
-    if (!url->tls && !client::IsLocalTarget(target)) {
-      return absl::InvalidArgumentError(absl::StrCat("--metrics: ", o.metrics,
-                                                     ", wanted https or a server on this machine: "
-                                                     "--token_file is not sent in the clear"));
-    }
-    absl::StatusOr<std::string> token = client::ReadToken(o.connection.token_file);
-    if (!token.ok()) return token.status();
-    o.metrics_security.token = *std::move(token);
+  if (!o.metrics_url || o.connection.token_file.empty()) return absl::OkStatus();
+  const std::string& host = o.metrics_url->host;
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  const std::string target = absl::StrCat(is_ipv6 ? "[" : "", host, is_ipv6 ? "]:" : ":");
+  if (!o.metrics_url->tls && !client::IsLocalTarget(target)) {
+    return FlagSet::Wrong(
+        "metrics", o.metrics,
+        "https or a server on this machine: --token_file is not sent in the clear");
   }
-  o.metrics_url = *std::move(url);
+  absl::StatusOr<std::string> token = client::ReadToken(o.connection.token_file);
+  if (!token.ok()) return token.status();
+  o.metrics_security.token = *std::move(token);
   return absl::OkStatus();
 }
 
@@ -218,13 +330,6 @@ absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> argume
   SetDefaultTimes(default_duration, default_warmup, o);
   if (absl::Status status = flags.Check(); !status.ok()) return status;
   if (absl::Status status = SetArrivals(o); !status.ok()) return status;
-  if (!o.slo.empty()) {
-    const absl::StatusOr<Objective> objective = ParseObjective(o.slo);
-    if (!objective.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--slo: ", objective.status().message()));
-    }
-    o.objective = *objective;
-  }
   if (absl::Status status = SetMetrics(o); !status.ok()) return status;
   if (o.require_slo && !o.objective) {
     return absl::InvalidArgumentError("--require_slo: wanted --slo too, such as --slo=p99=5ms");
@@ -257,6 +362,30 @@ absl::StatusOr<MergeOptions> ParseMergeOptions(absl::Span<const std::string> arg
     return absl::InvalidArgumentError("merge: wanted at least one report that --json has written");
   }
   return options;
+}
+
+std::string HelpText() {
+  ProgramOptions defaults;
+  FlagSet flags;
+  AddFlags(defaults, flags);
+  return absl::StrCat(
+      "Usage: normload --model=MODEL [flags]\n"
+      "       normload merge FILE... [flags]\n\n"
+      "normload loads a normd server and measures what its users would see.\n\n"
+      "  normload --model=instance_norm_64                          # What can it do?\n"
+      "  normload --model=instance_norm_64 --rate=500 --html=r.html # What do users wait?\n"
+      "  normload --model=instance_norm_64 --find_max --slo=p99=5ms # How much load may it get?\n"
+      "  normload --model=instance_norm_64 --sweep=concurrency=1..64*2\n"
+      "  normload --mix=instance_norm_64:1x64x56x56:float32:3,group_norm_64_8:2x64x28x28 "
+      "--rate=2000\n"
+      "  normload merge one.json two.json --html=both.html          # Several processes\n\n",
+      flags.Help(),
+      "\nResponse time counts from the moment a request was meant to leave, so that a stalled\n"
+      "server shows; service time counts from the moment it left.\n\n"
+      "Exit codes: 0 done; 1 unreachable server, a wrong response, too many errors, no rate that\n"
+      "meets the objective, too few responses to tell, or an objective missed with --require_slo\n"
+      "(the report is still written); 2 the command line is wrong, or a report cannot be written.\n"
+      "Ctrl-C stops sending and reports.\n");
 }
 
 }  // namespace normd::load

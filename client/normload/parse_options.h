@@ -1,4 +1,5 @@
-// normload's command line.
+// normload's command line. Each flag is declared once, in parse_options.cc, with its unit, its help
+// and its check.
 
 #ifndef NORMD_CLIENT_NORMLOAD_PARSE_OPTIONS_H_
 #define NORMD_CLIENT_NORMLOAD_PARSE_OPTIONS_H_
@@ -23,6 +24,9 @@ struct MergeOptions {
 };
 
 absl::StatusOr<MergeOptions> ParseMergeOptions(absl::Span<const std::string> arguments);
+
+// The text of --help.
+std::string HelpText();
 
 }  // namespace normd::load
 

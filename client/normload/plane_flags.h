@@ -40,9 +40,6 @@ struct PlaneFlags {
   // InvalidArgument names the flag, what came and what was wanted: for an unknown plane, for one
   // that does not fit the server's address, and for calls that it does not support.
   absl::StatusOr<Plane> Make(const PlannedCalls& calls) const;
-
- private:
-  absl::StatusOr<Plane> DevicePlane(const PlannedCalls& calls) const;
 };
 
 }  // namespace normd::load

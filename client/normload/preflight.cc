@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "client/channel_security.h"
 #include "client/device_region.h"
+#include "client/normload/grpc_sender.h"
 #include "client/output_specs.h"
 #include "client/shared_region.h"
 #include "client/tensor/stream_order.h"
@@ -53,15 +54,8 @@ struct Reply {
   std::vector<client::Tensor> outputs;
 };
 
-client::NormalizeRequest RequestFor(const Item& item, const ProgramOptions& options) {
-  client::NormalizeRequest request;
-  request.protocol = options.protocol;
-  request.model = item.entry.model;
-  request.version = options.version;
-  request.inputs = item.NamedInputs();
-  request.outputs = item.entry.outputs;
-  request.priority = static_cast<v1::Priority>(item.entry.priority);
-  request.queue_timeout = item.entry.queue_timeout;
+client::NormalizeRequest FirstRequest(const Item& item, const ProgramOptions& options) {
+  client::NormalizeRequest request = RequestFor(item, options.protocol, options.version);
   request.timeout = CallTimeout(options);
   return request;
 }
@@ -174,7 +168,7 @@ absl::StatusOr<std::shared_ptr<SharedSlots>> ShareItem(client::Client& client, c
   shared.flag = options.plane == Plane::kDevice ? "cuda_device" : "shared_memory";
   shared.slots = CallsAtOnce(options);
   absl::StatusOr<std::unique_ptr<SharedSlots>> slots =
-      SharedSlots::Create(RequestFor(item, options), *outputs, shared);
+      SharedSlots::Create(FirstRequest(item, options), *outputs, shared);
   if (!slots.ok()) return slots.status();
   return std::shared_ptr<SharedSlots>(*std::move(slots));
 }
@@ -185,7 +179,7 @@ absl::StatusOr<Reply> CallItem(client::Client& client, const Item& item,
                                std::vector<std::shared_ptr<SharedSlots>>& slots) {
   if (item.entry.streamed()) return StreamOnce(client, item, options);
   if (options.plane != Plane::kShared && options.plane != Plane::kDevice) {
-    return CallOnce(client, RequestFor(item, options), nullptr, options);
+    return CallOnce(client, FirstRequest(item, options), nullptr, options);
   }
   absl::StatusOr<std::shared_ptr<SharedSlots>> shared = ShareItem(client, item, options);
   if (!shared.ok()) return shared.status();

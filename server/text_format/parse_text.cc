@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "base/nearest_name.h"
 #include "base/printable.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
@@ -27,33 +28,6 @@ using google::protobuf::io::Tokenizer;
 
 // No name of a schema is as long as this, nor any that resembles one.
 constexpr std::size_t kMaxNameBytes = 64;
-
-// More than `most` counts as `most` + 1, and costs less.
-std::size_t EditDistance(absl::string_view a, absl::string_view b, std::size_t most) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    std::size_t fewest = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replace = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replace, row[j] + 1, row[j - 1] + 1});
-      fewest = std::min(fewest, row[j]);
-    }
-    // The rows that follow have no fewer.
-    if (fewest > most) return most + 1;
-  }
-  return std::min(row.back(), most + 1);
-}
-
-std::string DigitsOf(absl::string_view name) {
-  std::string digits;
-  for (const char c : name) {
-    if (absl::ascii_isdigit(static_cast<unsigned char>(c))) digits += c;
-  }
-  return digits;
-}
 
 std::string JoinWithOr(const std::vector<std::string>& names) {
   if (names.size() < 2) return absl::StrJoin(names, "");
@@ -383,33 +357,6 @@ std::string ListValues(const EnumDescriptor& values) {
     if (!absl::EndsWith(name, "UNSPECIFIED")) names.push_back(name);
   }
   return JoinWithOr(names);
-}
-
-std::string FoldedName(absl::string_view name) {
-  std::string folded;
-  for (const char c : name) {
-    if (c != '_') folded += absl::ascii_tolower(static_cast<unsigned char>(c));
-  }
-  return folded;
-}
-
-std::string NearestName(absl::string_view name, const std::vector<std::string>& names) {
-  if (name.size() > kMaxNameBytes) return "";
-  const std::string folded = FoldedName(name);
-  std::string nearest;
-  std::size_t fewest = std::min<std::size_t>(2, folded.size() / 3) + 1;
-  for (const std::string& candidate : names) {
-    const std::string other = FoldedName(candidate);
-    // No fewer edits than the lengths differ by.
-    if (other.size() >= folded.size() + fewest || folded.size() >= other.size() + fewest) continue;
-    if (DigitsOf(folded) != DigitsOf(other)) continue;
-    const std::size_t edits = EditDistance(folded, other, fewest - 1);
-    if (edits < fewest) {
-      fewest = edits;
-      nearest = candidate;
-    }
-  }
-  return nearest;
 }
 
 }  // namespace normd

@@ -49,12 +49,6 @@ std::string PlaceInText(const google::protobuf::Message& parsed,
 // "NONE, RELU or SILU": the named values of an enum except UNSPECIFIED.
 std::string ListValues(const google::protobuf::EnumDescriptor& values);
 
-// The one of `names` that equals `name` except for case, underscores, and at most two slips, fewer
-// in a short one; empty when there is none. Names with other digits are other names.
-std::string NearestName(absl::string_view name, const std::vector<std::string>& names);
-// Lower case without underscores: "GroupNorm" and "group_norm" are equal.
-std::string FoldedName(absl::string_view name);
-
 }  // namespace normd
 
 #endif  // NORMD_SERVER_TEXT_FORMAT_PARSE_TEXT_H_

@@ -105,8 +105,26 @@ TEST_F(FlagSetTest, TwoDashesEndTheFlags) {
 TEST_F(FlagSetTest, SuggestsTheFlagOfNearlyThatName) {
   EXPECT_THAT(Error({"--timout=1s"}), HasSubstr("; did you mean --timeout?"));
   EXPECT_THAT(Error({"--shares"}), HasSubstr("; did you mean --share?"));
+  EXPECT_THAT(Error({"--wathc"}), HasSubstr("; did you mean --watch?"));
   EXPECT_EQ(Error({"--zzzzz"}), "unknown flag --zzzzz");
   EXPECT_EQ(Error({"--x"}), "unknown flag --x");
+}
+
+TEST_F(FlagSetTest, CheckMakesTheValueOfAText) {
+  std::string text;
+  std::size_t letters = 9;
+  const auto count = [](absl::string_view t) -> absl::StatusOr<std::size_t> {
+    if (t == "none") return absl::NotFoundError("\"none\", wanted letters");
+    return t.size();
+  };
+  flags_.AddParsed("letters", &text, &letters, "TEXT", "Letters.", count);
+  EXPECT_TRUE(flags_.Check().ok());
+  EXPECT_EQ(letters, 9u);
+  ASSERT_TRUE(flags_.Parse({"--letters=abc"}).ok());
+  EXPECT_TRUE(flags_.Check().ok());
+  EXPECT_EQ(letters, 3u);
+  ASSERT_TRUE(flags_.Parse({"--letters=none"}).ok());
+  EXPECT_EQ(flags_.Check(), absl::InvalidArgumentError("--letters: \"none\", wanted letters"));
 }
 
 TEST_F(FlagSetTest, HelpHasSectionsAndLinesThatFit) {

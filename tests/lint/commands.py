@@ -43,7 +43,7 @@ CODE = re.compile(r"`([^`]+)`")
 FLAG = re.compile(r"(?<![\w-])--([a-z][\w-]*)(\*?)")
 # How sources declare theirs: FlagSet, absl, the tables of norm_bench, prefixes that a loop looks for.
 DECLARED = {
-    ".cc": re.compile(r'\bAdd(?:Bytes)?\(\s*"(\w+)"|ABSL_FLAG\([^,]+,\s*(\w+)|\{"(\w+)", "[^"]*"\}|Prefix\(\S+ "--(\w+)='),
+    ".cc": re.compile(r'\bAdd(?:Bytes|Parsed)?\(\s*"(\w+)"|ABSL_FLAG\([^,]+,\s*(\w+)|\{"(\w+)", "[^"]*"\}|Prefix\(\S+ "--(\w+)='),
     ".py": re.compile(r'"--([\w-]+)"'),
     ".sh": re.compile(r"--([\w-]+)(?=(?:=[^\s)]*)?(?: \||\)))"),
 }

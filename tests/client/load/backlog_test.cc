@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <deque>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -97,6 +98,24 @@ TEST(BacklogTest, KeepsTheOrderOfCallsWithoutDeadlines) {
     EXPECT_EQ(Sent(next), i);
     EXPECT_THAT(Late(next), IsEmpty());
   }
+}
+
+TEST(BacklogTest, AnEndSendsTheNextEndsLateCallsAndThenItself) {
+  Backlog backlog(1);
+  std::vector<std::string> told;
+  ASSERT_TRUE(Enter(backlog, 1, 0, 10));
+  for (int i = 2; i < 4; ++i) {
+    Backlog::Entry entry = Call(i, 0, i == 2 ? 4 : 0);
+    entry.done = [&told](const Outcome& outcome) { told.push_back(outcome.message); };
+    ASSERT_FALSE(backlog.Enter(entry));
+  }
+  Outcome first;
+  first.received = At(5);
+  first.message = "first";
+  backlog.End(
+      first, [&told](const Outcome& outcome) { told.push_back(outcome.message); },
+      [&told](Backlog::Entry next) { told.push_back(std::to_string(next.outgoing.caller)); });
+  EXPECT_THAT(told, ElementsAre("3", "the deadline passed before the call could be sent", "first"));
 }
 
 TEST(BacklogTest, LosesNoCallBetweenThreads) {
