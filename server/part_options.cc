@@ -134,6 +134,7 @@ RestOptions RestOf(const ServerConfig& config, const CertificateStore* tls) {
   options.message_timeout = connections.message_timeout;
   options.min_bytes_per_second = connections.min_bytes_per_second;
   options.response_timeout = absl::ToChronoNanoseconds(config.response_timeout);
+  options.pooled_bytes = std::min(options.pooled_bytes, config.pool_bytes);
   options.max_idle = connections.max_idle;
   options.max_age = connections.max_age;
   if (tls != nullptr) options.tls = [tls] { return tls->current()->context; };

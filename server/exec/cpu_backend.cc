@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/buffer_pool.h"
 #include "kernels/cpu/normalize.h"
-#include "server/exec/buffer_pool.h"
 #include "server/exec/cpu_lane.h"
 #include "server/exec/cpu_programs.h"
 
@@ -19,7 +19,9 @@ class CpuBackend final : public Backend {
         kernels_(options.cpu_threads),
         lanes_(options.cpu_lanes > 0 ? options.cpu_lanes : std::max(kernels_.max_threads() / 4, 2)),
         pool_(options.pool_bytes),
-        pool_watch_(metrics.WatchPool("host", [this] { return pool_.Use(); })) {
+        pool_watch_(metrics.WatchPool("host", [this] {
+          return PoolUse{pool_.used_bytes(), pool_.free_bytes()};
+        })) {
     metrics.SetDevice("cpu", Description());
   }
 

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/buffer_pool.h"
 #include "base/clock.h"
 #include "kernels/cpu/normalize.h"
-#include "server/exec/buffer_pool.h"
 #include "server/exec/cpu_program.h"
 #include "server/exec/lane.h"
 #include "server/metrics/metrics.h"

@@ -10,10 +10,10 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "base/buffer.h"
+#include "base/buffer_pool.h"
 #include "base/clock.h"
 #include "kernels/cpu/normalize.h"
 #include "server/batching/request.h"
-#include "server/exec/buffer_pool.h"
 #include "server/model/model.h"
 
 namespace normd {

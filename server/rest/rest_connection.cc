@@ -260,7 +260,10 @@ class ConnectionOver final : public RestConnection,
   void ReadBody() {
     ExpectBody();
     if (head_.chunked) return ReadChunks();
-    if (!discards_ && !Guarded([this] { body_.Reserve(*head_.content_length); })) discards_ = true;
+    const auto make = [this] {
+      body_ = RequestBody(*head_.content_length, parts_.bodies, options_.pooled_bytes);
+    };
+    if (!discards_ && !Guarded(make)) discards_ = true;
     TakeBuffered();
     ReadRest();
   }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "base/buffer_pool.h"
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "boost/asio/io_context.hpp"
@@ -23,6 +24,7 @@ struct RestParts {
   const RestOptions& options;
   RestEnvironment& environment;
   ConnectionMetrics& metrics;
+  BufferPool bodies{options.pooled_bytes};
   // Set for good when the server drains: responses end their connections. Relaxed: a connection
   // that sees it late is closed with the others.
   std::atomic<bool> draining{false};

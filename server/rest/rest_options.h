@@ -29,6 +29,8 @@ struct RestOptions {
   std::int64_t min_bytes_per_second = 4096;
   // The time for a client to take a response, and a second for each MiB.
   Duration response_timeout = std::chrono::seconds(60);
+  // Long bodies' memory that is lent and kept for others, each at most. See RequestBody.
+  std::int64_t pooled_bytes = std::int64_t{64} << 20;
   Duration max_idle{0};
   Duration max_age{0};
   HttpTlsContext tls = nullptr;  // Null: no TLS.

@@ -35,6 +35,8 @@ namespace asio = boost::asio;
 using ErrorCode = boost::system::error_code;
 
 constexpr int kMostThreads = 4;
+// Bodies' memory that was not needed for so long goes back to the system.
+constexpr auto kTrimInterval = std::chrono::seconds(10);
 
 TimePoint SteadyNow() { return std::chrono::steady_clock::now(); }
 
@@ -178,6 +180,11 @@ class RestServerImpl final : public RestServer {
       : options_(options),
         environment_(environment),
         parts_{options_, environment, environment.accept.metrics.ForConnections()},
+        pool_watch_(environment.accept.metrics.WatchPool(
+            "host",
+            [&pool = parts_.bodies] {
+              return PoolUse{pool.used_bytes(), pool.free_bytes()};
+            })),
         address_(listener.address),
         port_(listener.port),
         places_(LimitsOf(options)),
@@ -192,7 +199,9 @@ class RestServerImpl final : public RestServer {
     }
     events_.emplace(workers_[0]->context(), dup(epoll_.get()));
     pause_.emplace(workers_[0]->context());
+    trim_.emplace(workers_[0]->context());
     Accept();
+    TrimLater();
     for (auto& worker : workers_) worker->Start();
   }
 
@@ -234,6 +243,7 @@ class RestServerImpl final : public RestServer {
     bool done = false;
     asio::post(workers_[0]->context(), [&] {
       pause_.reset();
+      trim_.reset();
       events_.reset();
       acceptor_.Stop();
       MutexLock lock(mutex);
@@ -276,6 +286,15 @@ class RestServerImpl final : public RestServer {
     });
   }
 
+  void TrimLater() {
+    trim_->expires_after(kTrimInterval);
+    trim_->async_wait([this](ErrorCode error) {
+      if (error || !trim_.has_value()) return;
+      parts_.bodies.Trim();
+      TrimLater();
+    });
+  }
+
   void Admit(Descriptor socket, const PeerAddress& peer, ConnectionOrigin origin) {
     const Taking taking = places_.Take(peer.share);
     if (taking != Taking::kTake) {
@@ -299,6 +318,7 @@ class RestServerImpl final : public RestServer {
   const RestOptions options_;
   RestEnvironment& environment_;
   RestParts parts_;
+  const std::shared_ptr<void> pool_watch_;  // Ends before the pool that it reads.
   const std::string address_;
   const int port_;
   Places places_;
@@ -311,6 +331,7 @@ class RestServerImpl final : public RestServer {
   // The first worker's; until Stop.
   std::optional<asio::posix::stream_descriptor> events_;
   std::optional<asio::steady_timer> pause_;
+  std::optional<asio::steady_timer> trim_;
 };
 
 }  // namespace

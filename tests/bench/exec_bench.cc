@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "base/buffer_pool.h"
 #include "benchmark/benchmark.h"
 #include "server/batching/batch_queue.h"
 #include "server/exec/backends.h"
-#include "server/exec/buffer_pool.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/models.h"
 

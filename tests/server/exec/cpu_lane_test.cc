@@ -252,7 +252,7 @@ TEST_F(CpuLaneTest, WritesToTheMemoryThatTheRequestNames) {
     EXPECT_EQ(CompareToReference(*model_, x, y, 1, 10), "");
     EXPECT_TRUE(y.GuardsIntact());
   }
-  EXPECT_EQ(pool_.Use().free_bytes, 0) << "the pool was not needed";
+  EXPECT_EQ(pool_.free_bytes(), 0) << "the pool was not needed";
 }
 
 TEST_F(CpuLaneTest, ComputesInPlaceWhenOutputIsTheInput) {
@@ -353,10 +353,10 @@ TEST_F(CpuLaneTest, OutputsReturnToThePoolWhenTheirOwnersLetGo) {
   {
     const auto probe = Make(model_, {1, 7, 10}, x);
     Run({probe.get()});
-    EXPECT_GT(pool_.Use().used_bytes, 0);
+    EXPECT_GT(pool_.used_bytes(), 0);
   }
-  EXPECT_EQ(pool_.Use().used_bytes, 0);
-  EXPECT_GT(pool_.Use().free_bytes, 0);
+  EXPECT_EQ(pool_.used_bytes(), 0);
+  EXPECT_GT(pool_.free_bytes(), 0);
 }
 
 }  // namespace

@@ -287,7 +287,7 @@ TEST_F(CpuResidualTest, NeedsNoMemoryBesideTheOutputs) {
                       {{static_cast<std::byte*>(sum.data()), sum.bytes()}, {}}};
   Run(std::move(request));
   ExpectRight(sent, y, sum);
-  EXPECT_EQ(pool_.Use().free_bytes + pool_.Use().used_bytes, 0);
+  EXPECT_EQ(pool_.free_bytes() + pool_.used_bytes(), 0);
 }
 
 TEST_F(CpuResidualTest, ARequestWithoutItsResidualFailsAlone) {

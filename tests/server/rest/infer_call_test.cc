@@ -122,6 +122,16 @@ TEST_F(InferCallTest, GivesTheBitsOfGrpcInEachForm) {
   }
 }
 
+// The second body lies in the memory of the first, which it does not fill.
+TEST_F(InferCallTest, TakesNothingOfTheBodyBefore) {
+  const InferRequest request = ToInfer(MakeRequest("layer_norm_1024", {60, 1024}));
+  const RestBody whole = ToBinary(request);
+  ASSERT_EQ(client_.Post(InferPath(request), whole.body, whole.headers).status, 200);
+  const RestAnswer cut =
+      client_.Post(InferPath(request), whole.body.substr(0, whole.body.size() - 4), whole.headers);
+  EXPECT_EQ(cut.status, 400) << cut.body;
+}
+
 TEST_F(InferCallTest, TakesARequestHoweverItIsCut) {
   const InferRequest request = ToInfer(MakeRequest("layer_norm_1024", {1, 1024}));
   const RestBody body = ToBinary(request);

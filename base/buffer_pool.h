@@ -1,24 +1,20 @@
-// Blocks of host memory for results, kept for reuse: fresh memory costs a page fault for every page
+// Blocks of host memory for tensors, kept for reuse: fresh memory costs a page fault for every page
 // at its first write, which takes longer than the kernels do for the same bytes.
 
-#ifndef NORMD_SERVER_EXEC_BUFFER_POOL_H_
-#define NORMD_SERVER_EXEC_BUFFER_POOL_H_
+#ifndef NORMD_BASE_BUFFER_POOL_H_
+#define NORMD_BASE_BUFFER_POOL_H_
 
 #include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
 #include "base/buffer.h"
-#include "server/metrics/metrics.h"
 
 namespace normd {
 
 // Blocks come in size classes, four to each power of two, so at most a fifth of a block is unused.
 // A returned block is kept; when more than `max_free_bytes` are kept, the oldest go back to the
-// system.
-// waited longest go back to the system.
-// Thread-safe. A Buffer may be destroyed on any thread, and after the pool.
-// needs.
+// system. Thread-safe. A Buffer may be destroyed on any thread, and after the pool.
 class BufferPool {
  public:
   explicit BufferPool(std::int64_t max_free_bytes);
@@ -31,8 +27,12 @@ class BufferPool {
   // ResourceExhausted when the system has no such block. size <= 0 gives an empty Buffer.
   absl::StatusOr<Buffer> Take(std::int64_t size);
 
-  // In whole blocks. Takes no lock.
-  PoolUse Use() const;
+  // Returns kept blocks to the system that were not needed since the last call.
+  void Trim();
+
+  // In whole blocks, lent and kept. They take no lock.
+  std::int64_t used_bytes() const;
+  std::int64_t free_bytes() const;
 
  private:
   struct Core;
@@ -41,4 +41,4 @@ class BufferPool {
 
 }  // namespace normd
 
-#endif  // NORMD_SERVER_EXEC_BUFFER_POOL_H_
+#endif  // NORMD_BASE_BUFFER_POOL_H_

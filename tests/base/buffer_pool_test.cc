@@ -1,4 +1,4 @@
-#include "server/exec/buffer_pool.h"
+#include "base/buffer_pool.h"
 
 #include <algorithm>
 #include <atomic>
@@ -38,10 +38,9 @@ TEST_P(BufferPoolSizeTest, GivesAlignedMemoryOfTheSizeAskedFor) {
     EXPECT_EQ(address % (2 * kMiB), 0U);
   }
   std::memset(buffer.data(), 0xa5, buffer.size());
-  const PoolUse use = pool.Use();
-  EXPECT_GE(use.used_bytes, size);
-  EXPECT_LE(use.used_bytes, std::max<std::int64_t>(256, size + size / 4));
-  EXPECT_EQ(use.free_bytes, 0);
+  EXPECT_GE(pool.used_bytes(), size);
+  EXPECT_LE(pool.used_bytes(), std::max<std::int64_t>(256, size + size / 4));
+  EXPECT_EQ(pool.free_bytes(), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(AroundTheClasses, BufferPoolSizeTest,
@@ -52,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(AroundTheClasses, BufferPoolSizeTest,
 TEST(BufferPoolTest, AnEmptyBufferNeedsNoMemory) {
   BufferPool pool(kMiB);
   EXPECT_EQ(MustTake(pool, 0).size(), 0U);
-  EXPECT_EQ(pool.Use().used_bytes, 0);
+  EXPECT_EQ(pool.used_bytes(), 0);
 }
 
 TEST(BufferPoolTest, GivesTheBlockThatWasUsedLastAgain) {
@@ -62,8 +61,8 @@ TEST(BufferPoolTest, GivesTheBlockThatWasUsedLastAgain) {
   const std::byte* last = b->data();
   a.reset();
   b.reset();
-  EXPECT_EQ(pool.Use().used_bytes, 0);
-  EXPECT_EQ(pool.Use().free_bytes, 2 * kKiB);
+  EXPECT_EQ(pool.used_bytes(), 0);
+  EXPECT_EQ(pool.free_bytes(), 2 * kKiB);
   EXPECT_EQ(MustTake(pool, 900).data(), last) << "900 and 1000 bytes are of one class";
 }
 
@@ -76,17 +75,32 @@ TEST(BufferPoolTest, ReturnsTheOldestToTheSystemBeyondItsLimit) {
   oldest.reset();
   middle.reset();
   large.reset();
-  EXPECT_EQ(pool.Use().free_bytes, 3 * kKiB);
+  EXPECT_EQ(pool.free_bytes(), 3 * kKiB);
   Buffer one = MustTake(pool, kKiB);
   EXPECT_EQ(one.data(), kept);
-  EXPECT_EQ(pool.Use().free_bytes, 2 * kKiB) << "the large one is kept";
+  EXPECT_EQ(pool.free_bytes(), 2 * kKiB) << "the large one is kept";
 }
 
 TEST(BufferPoolTest, KeepsNothingLargerThanItsLimit) {
   BufferPool pool(kMiB);
   MustTake(pool, 1000);
   MustTake(pool, 2 * kMiB);
-  EXPECT_EQ(pool.Use().free_bytes, kKiB) << "and does not give up others for it";
+  EXPECT_EQ(pool.free_bytes(), kKiB) << "and does not give up others for it";
+}
+
+TEST(BufferPoolTest, TrimReturnsWhatWasNotNeededSinceTheLastOne) {
+  BufferPool pool(kMiB);
+  std::optional<Buffer> a = MustTake(pool, kKiB);
+  std::optional<Buffer> b = MustTake(pool, kKiB);
+  a.reset();
+  b.reset();
+  pool.Trim();
+  EXPECT_EQ(pool.free_bytes(), 2 * kKiB) << "both were needed before it";
+  MustTake(pool, kKiB);
+  pool.Trim();
+  EXPECT_EQ(pool.free_bytes(), kKiB) << "one at a time was needed";
+  pool.Trim();
+  EXPECT_EQ(pool.free_bytes(), 0);
 }
 
 TEST(BufferPoolTest, ABufferMayOutliveThePool) {
@@ -106,7 +120,7 @@ TEST(BufferPoolTest, RefusesWhatTheSystemDoesNotHave) {
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << size;
     EXPECT_THAT(std::string(status.message()), testing::HasSubstr(std::to_string(size)));
   }
-  EXPECT_EQ(pool.Use().used_bytes, 0);
+  EXPECT_EQ(pool.used_bytes(), 0);
   EXPECT_EQ(MustTake(pool, 1000).size(), 1000U);
 }
 
@@ -143,8 +157,8 @@ TEST(BufferPoolTest, NeverGivesABlockToTwoUsers) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(foreign, 0);
   handed.clear();
-  EXPECT_EQ(pool.Use().used_bytes, 0);
-  EXPECT_LE(pool.Use().free_bytes, 16 * kKiB);
+  EXPECT_EQ(pool.used_bytes(), 0);
+  EXPECT_LE(pool.free_bytes(), 16 * kKiB);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-#include "server/exec/buffer_pool.h"
+#include "base/buffer_pool.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -83,7 +84,9 @@ struct BufferPool::Core {
   std::int64_t max_free ABSL_GUARDED_BY(mutex);
   std::uint64_t returns ABSL_GUARDED_BY(mutex) = 0;
   std::array<Blocks, kClasses> free_blocks ABSL_GUARDED_BY(mutex);  // The oldest in front.
-  // Atomic only for Use; written under the lock. Relaxed: a scrape only needs the values.
+  // The fewest kept bytes since the last Trim.
+  std::int64_t least_free ABSL_GUARDED_BY(mutex) = 0;
+  // Atomic for readers without the lock. Relaxed: they only need the values.
   std::atomic<std::int64_t> used_bytes{0};
   std::atomic<std::int64_t> free_bytes{0};
 };
@@ -100,6 +103,8 @@ BufferPool::Core::Block* BufferPool::Core::Lend(const std::shared_ptr<Core>& cor
       block = std::move(blocks.back());
       blocks.pop_back();
       core->free_bytes.fetch_sub(capacity, std::memory_order_relaxed);
+      core->least_free =
+          std::min(core->least_free, core->free_bytes.load(std::memory_order_relaxed));
     }
   }
   if (block == nullptr) {
@@ -143,6 +148,7 @@ void BufferPool::Core::TrimTo(std::int64_t bytes, std::vector<std::unique_ptr<Bl
     out.push_back(std::move(oldest->front()));
     oldest->pop_front();
   }
+  least_free = std::min(least_free, free_bytes.load(std::memory_order_relaxed));
 }
 
 BufferPool::BufferPool(std::int64_t max_free_bytes)
@@ -167,9 +173,20 @@ absl::StatusOr<Buffer> BufferPool::Take(std::int64_t size) {
   return Buffer(block->data, bytes, [block] { Core::Return(block); });
 }
 
-PoolUse BufferPool::Use() const {
-  return {core_->used_bytes.load(std::memory_order_relaxed),
-          core_->free_bytes.load(std::memory_order_relaxed)};
+void BufferPool::Trim() {
+  std::vector<std::unique_ptr<Core::Block>> unneeded;  // Unmapped after the lock.
+  MutexLock lock(core_->mutex);
+  const std::int64_t free = free_bytes();
+  core_->TrimTo(free - core_->least_free, unneeded);
+  core_->least_free = free_bytes();
+}
+
+std::int64_t BufferPool::used_bytes() const {
+  return core_->used_bytes.load(std::memory_order_relaxed);
+}
+
+std::int64_t BufferPool::free_bytes() const {
+  return core_->free_bytes.load(std::memory_order_relaxed);
 }
 
 }  // namespace normd
