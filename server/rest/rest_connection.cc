@@ -1,5 +1,9 @@
 #include "server/rest/rest_connection.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <chrono>
 #include <optional>
@@ -184,8 +188,8 @@ class ConnectionOver final : public RestConnection,
     if (error) {
       client_ended_ = true;
       // The response is on its way, and the client may have ended only its side.
-      if (phase_ != Phase::kWriting) Drop();
-      return;
+      if (phase_ == Phase::kWriting) return;
+      return phase_ == Phase::kIdle ? LeaveToKernel() : Drop();
     }
     buffer_.commit(bytes);
     if (phase_ == Phase::kOpening || phase_ == Phase::kIdle || phase_ == Phase::kHead) {
@@ -458,7 +462,7 @@ class ConnectionOver final : public RestConnection,
   // would be lost.
   void Finish() {
     Expect(Phase::kLingering, kLinger);
-    if (client_ended_) return Drop();
+    if (client_ended_) return LeaveToKernel();
     if constexpr (kTls) {
       stream_.async_shutdown([self = Self()](ErrorCode) {
         if (!self->ended_) self->ShutDown();
@@ -483,6 +487,14 @@ class ConnectionOver final : public RestConnection,
                                if (error || self->lingered_ > kLingerBytes) return self->Close();
                                self->Discard();
                              });
+  }
+
+  // The kernel delivers what is left of the last response, as long as the client takes some of it.
+  void LeaveToKernel() {
+    const int limit_ms =
+        static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(kLinger).count());
+    setsockopt(socket().native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms));
+    Close();
   }
 
   void Close() {

@@ -297,6 +297,22 @@ TEST(RestServerTest, DropsWhoDoesNotTakeTheResponse) {
   EXPECT_EQ(server.Metric("normd_inflight_bytes"), 0);
 }
 
+TEST(RestServerTest, DeliversToWhoHasEndedItsSide) {
+  RestOptions rest;
+  rest.max_connections = 1;
+  TestServer server(WithRest(rest));
+  RestClient client(server.http_port());
+  const std::string request = GoodRequest(256);  // The response is 1 MiB: more than is delivered unread.
+  ASSERT_TRUE(client.Send(request));
+  server.WaitIdle();
+  client.EndSending();
+  // There is room for another once the server has closed.
+  while (RestClient(server.http_port()).Get("/v2").status != 200) std::this_thread::yield();
+  const RestAnswer answer = client.Read();
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_GT(answer.body.size(), 256 * 4096U);
+}
+
 TEST(RestServerTest, BoundsConnections) {
   RestOptions rest;
   rest.max_connections = 4;
