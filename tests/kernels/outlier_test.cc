@@ -20,6 +20,7 @@
 #include "tests/support/stage.h"
 #include "tests/support/staged_check.h"
 #include "tests/support/staged_segment.h"
+#include "tests/support/stages_fixture.h"
 #include "tests/support/tensor.h"
 
 namespace normd::norm::testing {
@@ -44,14 +45,8 @@ std::vector<Row> RowsOf(const NormSpec& spec, const StagedSegment& segment) {
   return rows;
 }
 
-class OutlierTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Rows>> {
+class OutlierTest : public StagesFixture {
  protected:
-  void SetUp() override {
-    if (!backend_->Available()) GTEST_SKIP() << backend_->Name() << " is not available";
-  }
-
-  DType dtype() const { return std::get<DType>(GetParam()); }
-
   // With up to two stages that read or follow the sums.
   StagedSpec DrawSpec() {
     constexpr Stage kOthers[] = {Stage::kResidual,     Stage::kResidualOut, Stage::kScale,
@@ -75,7 +70,7 @@ class OutlierTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Ro
       return sign * random_.OneOf(std::to_array<double>({50, 1000, 30000, 60000}));
     }
     // CUDA's sums of squares have no more room.
-    const double most = backend_->Name() == "cuda" ? 1e17 : 1e30;
+    const double most = is_cuda() ? 1e17 : 1e30;
     return sign * random_.OneOf(std::to_array<double>({50, 1000, 30000, 1e6, 1e12, most}));
   }
 
@@ -122,7 +117,7 @@ class OutlierTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Ro
 
   void Compute(const StagedSpec& staged, const NormParams& params, StagedSegment* segment) {
     segment->DrawPlacement(random_);
-    segment->DrawOffsets(backend_->Name() != "cuda", random_);
+    segment->DrawOffsets(!is_cuda(), random_);
     const Segment prepared = segment->Prepare();
     const Status status = backend_->Normalize(staged.spec, params, &prepared, 1);
     ASSERT_TRUE(status.ok()) << status.message();
@@ -167,7 +162,6 @@ class OutlierTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Ro
   Random random_{TestSeed() + 1000 * static_cast<std::uint64_t>(std::get<DType>(GetParam())) +
                  10 * static_cast<std::uint64_t>(std::get<Layout>(GetParam())) +
                  static_cast<std::uint64_t>(std::get<Rows>(GetParam()))};
-  std::unique_ptr<KernelBackend> backend_ = MakeKernelBackend(2);
 };
 
 TEST_P(OutlierTest, RowsOfLanesAgreeWithTheReference) {
@@ -196,28 +190,10 @@ TEST_P(OutlierTest, RowsOfSeveralBlocksAgreeWithTheReference) {
   }
 }
 
-std::string OutlierTestName(const ::testing::TestParamInfo<std::tuple<DType, Layout, Rows>>& info) {
-  const auto [dtype, layout, rows] = info.param;
-  return std::string(Name(dtype)) +
-         (layout == Layout::kChannelsFirst  ? "_first"
-          : layout == Layout::kChannelsLast ? "_last"
-                                            : "_interleaved") +
-         (rows == Rows::kGroup ? "_groups" : "_positions");
-}
-
 // The reference itself is in float64.
 constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
-INSTANTIATE_TEST_SUITE_P(All, OutlierTest,
-                         ::testing::Combine(::testing::ValuesIn(kTypes),
-                                            ::testing::Values(Layout::kChannelsFirst,
-                                                              Layout::kChannelsLast),
-                                            ::testing::Values(Rows::kGroup, Rows::kPosition)),
-                         OutlierTestName);
-INSTANTIATE_TEST_SUITE_P(Interleaved, OutlierTest,
-                         ::testing::Combine(::testing::ValuesIn(kTypes),
-                                            ::testing::Values(Layout::kInterleaved),
-                                            ::testing::Values(Rows::kPosition)),
-                         OutlierTestName);
+INSTANTIATE_TEST_SUITE_P(All, OutlierTest, EveryRow(kTypes), StagesName);
+INSTANTIATE_TEST_SUITE_P(Interleaved, OutlierTest, EveryInterleavedRow(kTypes), StagesName);
 
 }  // namespace
 }  // namespace normd::norm::testing

@@ -14,35 +14,21 @@
 #include "tests/support/kernel_backend.h"
 #include "tests/support/stage.h"
 #include "tests/support/staged_segment.h"
+#include "tests/support/stages_fixture.h"
 #include "tests/support/tensor.h"
 
 namespace normd::norm::testing {
 namespace {
 
-class StagesBitsTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Rows>> {
+class StagesBitsTest : public StagesFixture {
  protected:
-  void SetUp() override {
-    if (!alone_->Available()) GTEST_SKIP() << alone_->Name() << " is not available";
-  }
-  void TearDown() override {
-    if (unsupported_.empty()) return;
-    ASSERT_EQ(alone_->Name(), "cuda") << unsupported_;
-    GTEST_SKIP() << unsupported_;
-  }
-
-  // Other draws for each of the parameters.
-  static std::uint64_t SeedOf(std::uint64_t test) {
-    const auto [dtype, layout, rows] = GetParam();
-    return TestSeed() + 1000 * test + 100 * static_cast<std::uint64_t>(dtype) +
-           10 * static_cast<std::uint64_t>(layout) + static_cast<std::uint64_t>(rows);
-  }
+  StagesBitsTest() : StagesFixture(/*threads=*/1) {}
 
   // None to four stages that go together.
   StagedSpec DrawSpec() {
-    const auto [dtype, layout, rows] = GetParam();
     StagedSpec staged;
     do {
-      staged = PlainSpec(dtype, layout, rows, random_.OneOf(kEveryStatistics));
+      staged = Plain(random_.OneOf(kEveryStatistics));
     } while (!staged.IsValid());
     for (std::int64_t i = random_.Draw(0, 4); i > 0; --i) {
       StagedSpec more = staged;
@@ -67,7 +53,7 @@ class StagesBitsTest : public ::testing::TestWithParam<std::tuple<DType, Layout,
   void Vary(StagedSegment& segment) {
     segment.WantStatistics(random_.Chance(50));
     segment.DrawPlacement(random_);
-    segment.DrawOffsets(alone_->Name() != "cuda", random_);
+    segment.DrawOffsets(!is_cuda(), random_);
   }
 
   void CheckInABatch(const NormSpec& spec, const NormParams& params, const StagedSegment& whole) {
@@ -86,7 +72,7 @@ class StagesBitsTest : public ::testing::TestWithParam<std::tuple<DType, Layout,
     for (StagedSegment& other : others) batch.push_back(other.Prepare());
     batch.insert(batch.begin() + random_.Draw(0, static_cast<std::int64_t>(batch.size())),
                  again.Prepare());
-    KernelBackend& backend = random_.Chance(50) ? *three_ : *alone_;
+    KernelBackend& backend = random_.Chance(50) ? *three_ : *backend_;
     ASSERT_TRUE(Compute(backend, spec, params, batch));
     EXPECT_EQ(again.Differences(whole, 0), "") << "in a batch of " << batch.size();
   }
@@ -116,7 +102,7 @@ class StagesBitsTest : public ::testing::TestWithParam<std::tuple<DType, Layout,
              std::int64_t spatial) {
     const NormSpec& spec = staged.spec;
     SCOPED_TRACE(::testing::Message()
-                 << alone_->Name() << ", " << staged.names << ", statistics "
+                 << backend_->Name() << ", " << staged.names << ", statistics "
                  << static_cast<int>(spec.statistics) << ", groups " << spec.groups << " of "
                  << spec.channels << " channels, spatial " << spatial);
     const NormParams view = params.View();
@@ -125,7 +111,7 @@ class StagesBitsTest : public ::testing::TestWithParam<std::tuple<DType, Layout,
         random_.Chance(50) ? 8 * random_.Draw(1, 600) : random_.Draw(1, 3000);
     StagedSegment whole(spec, samples, spatial, style_spatial, random_);
     whole.WantStatistics(random_.Chance(50));
-    if (!Compute(*alone_, spec, view, {whole.Prepare()})) return;
+    if (!Compute(*backend_, spec, view, {whole.Prepare()})) return;
     CheckInABatch(spec, view, whole);
     CheckInPieces(spec, view, whole);
   }
@@ -151,14 +137,12 @@ class StagesBitsTest : public ::testing::TestWithParam<std::tuple<DType, Layout,
     StagedSegment whole(spec, 2 * (256 << 10) / kChannels + random_.Draw(1, 5),
                         blocks ? 1 : random_.Draw(1, 2), 2, random_);
     whole.WantStatistics(random_.Chance(50));
-    if (!Compute(*alone_, spec, view, {whole.Prepare()})) return;
+    if (!Compute(*backend_, spec, view, {whole.Prepare()})) return;
     CheckInPieces(spec, view, whole);
   }
 
   Random random_{SeedOf(71)};
-  std::unique_ptr<KernelBackend> alone_ = MakeKernelBackend(1);
   std::unique_ptr<KernelBackend> three_ = MakeKernelBackend(3);
-  std::string unsupported_;
 };
 
 TEST_P(StagesBitsTest, ASampleHasTheSameBitsInAnyCompany) {
@@ -245,7 +229,7 @@ TEST_P(StagesBitsTest, ASampleHasTheSameBitsAmongThousandsAndAlone) {
   const DType dtype = std::get<DType>(GetParam());
   const Layout layout = std::get<Layout>(GetParam());
   const Rows rows = std::get<Rows>(GetParam());
-  if (alone_->Name() != "cuda") GTEST_SKIP() << "launches are a device's";
+  if (!is_cuda()) GTEST_SKIP() << "launches are a device's";
   if (dtype == DType::kFloat64) GTEST_SKIP() << "has one way";
   const auto of = [&](std::int64_t channels, Statistics statistics) {
     StagedSpec staged;
@@ -315,49 +299,29 @@ TEST_P(StagesBitsTest, TheWeightOneAmongZerosHasTheBitsOfTheIndex) {
       spec.styles = 3;
       if (!staged.IsValid()) continue;
       SCOPED_TRACE(::testing::Message()
-                   << alone_->Name() << ", " << staged.names << ", groups " << spec.groups << " of "
-                   << spec.channels << " channels, spatial " << spatial);
+                   << backend_->Name() << ", " << staged.names << ", groups " << spec.groups
+                   << " of " << spec.channels << " channels, spatial " << spatial);
       const StagedParams params(spec, staged.input_bias, random_);
       Random same_draws = random_;
       StagedSegment mixed(spec, 2, spatial, 0, random_);
       for (std::int64_t k = 0; k < 6; ++k) {
         mixed.SetInput(StagedSegment::kStyleWeights, k, k == 1 || k == 5 ? 1 : 0);
       }
-      if (!Compute(*alone_, spec, params.View(), {mixed.Prepare()})) return;
+      if (!Compute(*backend_, spec, params.View(), {mixed.Prepare()})) return;
       NormSpec by_index = spec;
       by_index.style = Style::kIndex;
       const std::int64_t indexes[] = {1, 2};
       StagedSegment indexed(by_index, 2, spatial, 0, same_draws);
       std::memcpy(indexed.input(StagedSegment::kStyleIndex), indexes, sizeof(indexes));
-      ASSERT_TRUE(Compute(*alone_, by_index, params.View(), {indexed.Prepare()}));
+      ASSERT_TRUE(Compute(*backend_, by_index, params.View(), {indexed.Prepare()}));
       EXPECT_EQ(indexed.Differences(mixed, 0), "");
       if (HasFailure()) return;
     }
   }
 }
 
-std::string BitsTestName(const ::testing::TestParamInfo<std::tuple<DType, Layout, Rows>>& info) {
-  const auto [dtype, layout, rows] = info.param;
-  return std::string(Name(dtype)) +
-         (layout == Layout::kChannelsFirst  ? "_first"
-          : layout == Layout::kChannelsLast ? "_last"
-                                            : "_interleaved") +
-         (rows == Rows::kGroup ? "_groups" : "_positions");
-}
-
-INSTANTIATE_TEST_SUITE_P(All, StagesBitsTest,
-                         ::testing::Combine(::testing::Values(DType::kFloat32, DType::kFloat64,
-                                                              DType::kFloat16, DType::kBFloat16),
-                                            ::testing::Values(Layout::kChannelsFirst,
-                                                              Layout::kChannelsLast),
-                                            ::testing::Values(Rows::kGroup, Rows::kPosition)),
-                         BitsTestName);
-INSTANTIATE_TEST_SUITE_P(Interleaved, StagesBitsTest,
-                         ::testing::Combine(::testing::Values(DType::kFloat32, DType::kFloat64,
-                                                              DType::kFloat16, DType::kBFloat16),
-                                            ::testing::Values(Layout::kInterleaved),
-                                            ::testing::Values(Rows::kPosition)),
-                         BitsTestName);
+INSTANTIATE_TEST_SUITE_P(All, StagesBitsTest, EveryRow(kFloatTypes), StagesName);
+INSTANTIATE_TEST_SUITE_P(Interleaved, StagesBitsTest, EveryInterleavedRow(kFloatTypes), StagesName);
 
 }  // namespace
 }  // namespace normd::norm::testing

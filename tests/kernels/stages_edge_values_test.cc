@@ -18,6 +18,7 @@
 #include "tests/support/stage.h"
 #include "tests/support/staged_check.h"
 #include "tests/support/staged_segment.h"
+#include "tests/support/stages_fixture.h"
 #include "tests/support/tensor.h"
 
 namespace normd::norm::testing {
@@ -33,31 +34,8 @@ constexpr Statistics kOwnStatistics[] = {Statistics::kMeanVariance, Statistics::
 constexpr std::int64_t kLengths[] = {1, 5, 40, 300};
 constexpr std::int64_t kLongLength = 5000;  // In one of ten cases.
 
-class StagesEdgeValuesTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Rows>> {
+class StagesEdgeValuesTest : public StagesFixture {
  protected:
-  void SetUp() override {
-    if (!backend_->Available()) GTEST_SKIP() << backend_->Name() << " is not available";
-  }
-  void TearDown() override {
-    if (unsupported_.empty()) return;
-    ASSERT_EQ(backend_->Name(), "cuda") << unsupported_;
-    GTEST_SKIP() << unsupported_;
-  }
-
-  bool is_cuda() const { return backend_->Name() == "cuda"; }
-
-  // Other draws for each of the parameters.
-  static std::uint64_t SeedOf(std::uint64_t test) {
-    const auto [dtype, layout, rows] = GetParam();
-    return TestSeed() + 1000 * test + 100 * static_cast<std::uint64_t>(dtype) +
-           10 * static_cast<std::uint64_t>(layout) + static_cast<std::uint64_t>(rows);
-  }
-
-  StagedSpec Plain(Statistics statistics) const {
-    const auto [dtype, layout, rows] = GetParam();
-    return PlainSpec(dtype, layout, rows, statistics);
-  }
-
   Status Compute(const NormSpec& spec, const NormParams& params,
                  const std::vector<Segment>& batch) {
     const Status status = backend_->Normalize(spec, params, batch.data(), batch.size());
@@ -112,8 +90,6 @@ class StagesEdgeValuesTest : public ::testing::TestWithParam<std::tuple<DType, L
   }
 
   Random random_{SeedOf(72)};
-  std::unique_ptr<KernelBackend> backend_ = MakeKernelBackend(2);
-  std::string unsupported_;
 };
 
 TEST_P(StagesEdgeValuesTest, ANotANumberOrAnInfinitySpoilsWhatTheReferenceSays) {
@@ -358,19 +334,7 @@ TEST_P(StagesEdgeValuesTest, AStyleThatTheTableLacksIsRefusedOrNotANumber) {
   }
 }
 
-std::string EdgeTestName(const ::testing::TestParamInfo<std::tuple<DType, Layout, Rows>>& info) {
-  const auto [dtype, layout, rows] = info.param;
-  return std::string(Name(dtype)) + (layout == Layout::kChannelsFirst ? "_first" : "_last") +
-         (rows == Rows::kGroup ? "_groups" : "_positions");
-}
-
-INSTANTIATE_TEST_SUITE_P(All, StagesEdgeValuesTest,
-                         ::testing::Combine(::testing::Values(DType::kFloat32, DType::kFloat64,
-                                                              DType::kFloat16, DType::kBFloat16),
-                                            ::testing::Values(Layout::kChannelsFirst,
-                                                              Layout::kChannelsLast),
-                                            ::testing::Values(Rows::kGroup, Rows::kPosition)),
-                         EdgeTestName);
+INSTANTIATE_TEST_SUITE_P(All, StagesEdgeValuesTest, EveryRow(kFloatTypes), StagesName);
 
 }  // namespace
 }  // namespace normd::norm::testing

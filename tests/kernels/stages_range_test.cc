@@ -16,6 +16,7 @@
 #include "tests/support/kernel_backend.h"
 #include "tests/support/stage.h"
 #include "tests/support/staged_segment.h"
+#include "tests/support/stages_fixture.h"
 #include "tests/support/tensor.h"
 
 namespace normd::norm::testing {
@@ -26,20 +27,8 @@ using S = StagedSegment;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLargestFloat = std::numeric_limits<float>::max();
 
-class StagesRangeTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Rows>> {
+class StagesRangeTest : public StagesFixture {
  protected:
-  void SetUp() override {
-    if (!backend_->Available()) GTEST_SKIP() << backend_->Name() << " is not available";
-  }
-
-  DType dtype() const { return std::get<DType>(GetParam()); }
-  bool is_cuda() const { return backend_->Name() == "cuda"; }
-
-  StagedSpec Plain(Statistics statistics) const {
-    const auto [dtype, layout, rows] = GetParam();
-    return PlainSpec(dtype, layout, rows, statistics);
-  }
-
   void Compute(const NormSpec& spec, const NormParams& params, StagedSegment& segment) {
     segment.WantStatistics(true);
     const Segment prepared = segment.Prepare();
@@ -153,7 +142,6 @@ class StagesRangeTest : public ::testing::TestWithParam<std::tuple<DType, Layout
   }
 
   Random random_{TestSeed() + 7300};
-  std::unique_ptr<KernelBackend> backend_ = MakeKernelBackend(2);
 };
 
 TEST_P(StagesRangeTest, ANormOfAnyMagnitudeIsComputed) {
@@ -237,19 +225,7 @@ TEST_P(StagesRangeTest, QuantizedValuesAreProductsRoundedToFloat32) {
   }
 }
 
-std::string RangeTestName(const ::testing::TestParamInfo<std::tuple<DType, Layout, Rows>>& info) {
-  const auto [dtype, layout, rows] = info.param;
-  return std::string(Name(dtype)) + (layout == Layout::kChannelsFirst ? "_first" : "_last") +
-         (rows == Rows::kGroup ? "_groups" : "_positions");
-}
-
-INSTANTIATE_TEST_SUITE_P(All, StagesRangeTest,
-                         ::testing::Combine(::testing::Values(DType::kFloat32, DType::kFloat64,
-                                                              DType::kFloat16, DType::kBFloat16),
-                                            ::testing::Values(Layout::kChannelsFirst,
-                                                              Layout::kChannelsLast),
-                                            ::testing::Values(Rows::kGroup, Rows::kPosition)),
-                         RangeTestName);
+INSTANTIATE_TEST_SUITE_P(All, StagesRangeTest, EveryRow(kFloatTypes), StagesName);
 
 }  // namespace
 }  // namespace normd::norm::testing

@@ -13,34 +13,14 @@
 #include "tests/support/stage.h"
 #include "tests/support/staged_check.h"
 #include "tests/support/staged_segment.h"
+#include "tests/support/stages_fixture.h"
 #include "tests/support/tensor.h"
 
 namespace normd::norm::testing {
 namespace {
 
-class StagesTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Rows>> {
+class StagesTest : public StagesFixture {
  protected:
-  void SetUp() override {
-    if (!backend_->Available()) GTEST_SKIP() << backend_->Name() << " is not available";
-  }
-  void TearDown() override {
-    if (unsupported_.empty()) return;
-    ASSERT_EQ(backend_->Name(), "cuda") << unsupported_;
-    GTEST_SKIP() << unsupported_;
-  }
-
-  // Other draws for each of the parameters.
-  static std::uint64_t SeedOf(std::uint64_t test) {
-    const auto [dtype, layout, rows] = GetParam();
-    return TestSeed() + 1000 * test + 100 * static_cast<std::uint64_t>(dtype) +
-           10 * static_cast<std::uint64_t>(layout) + static_cast<std::uint64_t>(rows);
-  }
-
-  StagedSpec Plain(Statistics statistics) const {
-    const auto [dtype, layout, rows] = GetParam();
-    return PlainSpec(dtype, layout, rows, statistics);
-  }
-
   // Statistics that go with the stages that a case will get.
   StagedSpec WithStages(std::initializer_list<Stage> stages) {
     for (int tries = 0; tries < 20; ++tries) {
@@ -86,7 +66,7 @@ class StagesTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Row
                             random_.Draw(1, 70), random_);
       segments.back().WantStatistics(random_.Chance(50));
       segments.back().DrawPlacement(random_);
-      if (!as_in_models_) segments.back().DrawOffsets(backend_->Name() != "cuda", random_);
+      if (!as_in_models_) segments.back().DrawOffsets(!is_cuda(), random_);
       has_own.push_back(random_.Chance(30));
     }
     std::vector<Segment> batch;
@@ -108,11 +88,9 @@ class StagesTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Row
   }
 
   Random random_{SeedOf(70)};
-  std::unique_ptr<KernelBackend> backend_ = MakeKernelBackend(2);
   bool as_in_models_ = false;  // Parameters have x's type, and all addresses are aligned.
   bool same_spatial_ = false;  // In all segments.
   int checked_ = 0;
-  std::string unsupported_;
 };
 
 // Around vectors, warps and blocks.
@@ -338,28 +316,8 @@ TEST_P(StagesTest, TilesOfManySegmentsAgreeWithTheReference) {
   }
 }
 
-std::string StagesTestName(const ::testing::TestParamInfo<std::tuple<DType, Layout, Rows>>& info) {
-  const auto [dtype, layout, rows] = info.param;
-  return std::string(Name(dtype)) +
-         (layout == Layout::kChannelsFirst  ? "_first"
-          : layout == Layout::kChannelsLast ? "_last"
-                                            : "_interleaved") +
-         (rows == Rows::kGroup ? "_groups" : "_positions");
-}
-
-INSTANTIATE_TEST_SUITE_P(All, StagesTest,
-                         ::testing::Combine(::testing::Values(DType::kFloat32, DType::kFloat64,
-                                                              DType::kFloat16, DType::kBFloat16),
-                                            ::testing::Values(Layout::kChannelsFirst,
-                                                              Layout::kChannelsLast),
-                                            ::testing::Values(Rows::kGroup, Rows::kPosition)),
-                         StagesTestName);
-INSTANTIATE_TEST_SUITE_P(Interleaved, StagesTest,
-                         ::testing::Combine(::testing::Values(DType::kFloat32, DType::kFloat64,
-                                                              DType::kFloat16, DType::kBFloat16),
-                                            ::testing::Values(Layout::kInterleaved),
-                                            ::testing::Values(Rows::kPosition)),
-                         StagesTestName);
+INSTANTIATE_TEST_SUITE_P(All, StagesTest, EveryRow(kFloatTypes), StagesName);
+INSTANTIATE_TEST_SUITE_P(Interleaved, StagesTest, EveryInterleavedRow(kFloatTypes), StagesName);
 
 }  // namespace
 }  // namespace normd::norm::testing

@@ -187,16 +187,15 @@ class FakeStream final : public DeviceStream {
     }
   }
 
-  // Divides the elements, of contiguous rows, by their scales, and writes these.
+  // Divides the elements by their scales, and writes these.
   static void Quantize(const norm::NormSpec& spec, const norm::Segment& segment,
                        std::vector<double>& y) {
     if (spec.quantization_scale == norm::QuantizationScale::kStatic) {
       for (double& value : y) value /= spec.output_scale;
       return;
     }
-    if (spec.quantization_scale != norm::QuantizationScale::kRow) std::abort();
     const std::vector<double> scales = norm::ReferenceScales(spec, segment, y.data());
-    for (std::size_t i = 0; i < y.size(); ++i) y[i] /= scales[i / (y.size() / scales.size())];
+    norm::DivideByScales(spec, segment, scales, y.data());
     for (std::size_t i = 0; i < scales.size(); ++i) {
       segment.scale_out[i] = static_cast<float>(scales[i]);
     }

@@ -17,6 +17,9 @@ namespace normd::norm::testing {
 // prints it.
 std::uint64_t TestSeed();
 
+inline constexpr DType kFloatTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16,
+                                        DType::kBFloat16};
+
 // What lies beside tensors, which begin at such addresses or by an offset behind them.
 inline constexpr unsigned char kGuard = 0xA5;
 inline constexpr std::size_t kBoundary = 256;

@@ -25,7 +25,7 @@ constexpr MemoryPlace kHostPlaces[] = {{MemoryKind::kHost}, {MemoryKind::kPinned
 
 class MixTest : public CpuLaneFixture {
  protected:
-  std::shared_ptr<const Model> Load(bool overwrites) {
+  std::shared_ptr<const Model> LoadMix(bool overwrites) {
     std::shared_ptr<Model> model = MakeMixModel(metrics_);
     model->set_backend_state(MakeCpuMix(overwrites));
     return model;
@@ -42,13 +42,11 @@ class MixTest : public CpuLaneFixture {
     }
     return layouts;
   }
-
-  std::mt19937_64 random_{norm::testing::TestSeed()};
 };
 
 TEST_F(MixTest, TensorsOfEveryLayoutAndSizeTravelThroughQueueAndLane) {
   for (const bool overwrites : {false, true}) {
-    const auto model = Load(overwrites);
+    const auto model = LoadMix(overwrites);
     BatchQueue queue({}, clock_);
     std::deque<MixRequest> requests;
     for (int i = 0; i < 300; ++i) {
@@ -73,7 +71,7 @@ TEST_F(MixTest, TensorsOfEveryLayoutAndSizeTravelThroughQueueAndLane) {
 }
 
 TEST_F(MixTest, MemoryOfADeviceIsRefusedByNameAndNobodyElseSuffers) {
-  const auto model = Load(true);
+  const auto model = LoadMix(true);
   for (std::size_t tensor = 0; tensor < 5; ++tensor) {
     MixRequest::Layouts layouts;
     const MemoryPlace device = {MemoryKind::kDevice, 1};
@@ -86,11 +84,12 @@ TEST_F(MixTest, MemoryOfADeviceIsRefusedByNameAndNobodyElseSuffers) {
     MixRequest before(model, 1, 4, {}, random_);
     MixRequest refused(model, 2, 4, layouts, random_);
     MixRequest after(model, 3, 4, {}, random_);
-    std::vector<std::unique_ptr<Request>> requests;
+    auto batch = std::make_unique<Batch>();
+    batch->model = model;
     for (MixRequest* request : {&before, &refused, &after}) {
-      requests.push_back(std::move(request->request()));
+      batch->requests.push_back(std::move(request->request()));
     }
-    Run(std::move(requests));
+    Run(std::move(batch));
     EXPECT_EQ(before.Wrong(), "");
     EXPECT_EQ(after.Wrong(), "");
     ASSERT_EQ(refused.done_calls(), 1);

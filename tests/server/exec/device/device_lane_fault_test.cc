@@ -34,18 +34,16 @@ TEST_P(DeviceLaneFaultTest, EndsTheBatchWithInternalAndRetiresTheLane) {
     Start(options);
   }
   device_->FailCall(fault.call, fault.nth, absl::InternalError("injected"));
-  auto batch = std::make_unique<Batch>();
-  Add(*batch, 3, 100);
-  Add(*batch, 2, 8);
-  const absl::Status status = lanes_[0]->Execute(std::move(batch));
-  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  Add(3, 100);
+  Add(2, 8);
+  EXPECT_EQ(Execute().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(Series("normd_lanes", "state=\"working\""), "0");
   EXPECT_EQ(Series("normd_lanes", "state=\"retired\""), "1");
-  for (const Sent& sent : sent_) {
-    EXPECT_EQ(sent.done, 1);
-    EXPECT_EQ(sent.completion.status.code(), absl::StatusCode::kInternal);
-    EXPECT_EQ(RetryAfterOf(sent.completion.status), Duration(0));
-    EXPECT_THAT(std::string(sent.completion.status.message()), HasSubstr("injected"));
+  for (const LaneRequest& sent : sent_) {
+    EXPECT_EQ(sent.done_calls(), 1);
+    EXPECT_EQ(sent.code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(RetryAfterOf(sent.completion().status), Duration(0));
+    EXPECT_THAT(std::string(sent.completion().status.message()), HasSubstr("injected"));
   }
 }
 
@@ -62,14 +60,12 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_F(DeviceLaneTest, ABatchThatTheKernelsRefuseFailsAloneAndTheLaneGoesOn) {
   device_->FailCall(DeviceCall::kNormalize, 1, absl::FailedPreconditionError("unsupported"));
-  auto batch = std::make_unique<Batch>();
-  Add(*batch, 1, 3);
-  EXPECT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
-  EXPECT_EQ(sent_[0].completion.status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(RetryAfterOf(sent_[0].completion.status), std::nullopt);
-  batch = std::make_unique<Batch>();
-  Add(*batch, 1, 3);
-  EXPECT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+  Add(1, 3);
+  EXPECT_TRUE(Execute().ok());
+  EXPECT_EQ(sent_[0].code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(RetryAfterOf(sent_[0].completion().status), std::nullopt);
+  Add(1, 3);
+  EXPECT_TRUE(Execute().ok());
   ExpectRight(sent_[1]);
 }
 
@@ -78,14 +74,12 @@ TEST_F(DeviceLaneTest, EveryLaneOfABrokenDeviceRetiresAtItsNextBatch) {
   options.lanes_per_device = 2;
   Start(options);
   device_->FailCall(DeviceCall::kNormalize, 1, absl::InternalError("lost"), /*sticky=*/true);
-  auto batch = std::make_unique<Batch>();
-  Add(*batch, 1, 3);
-  EXPECT_FALSE(lanes_[0]->Execute(std::move(batch)).ok());
-  batch = std::make_unique<Batch>();
-  Add(*batch, 1, 3);
-  EXPECT_FALSE(lanes_[1]->Execute(std::move(batch)).ok());
-  EXPECT_EQ(sent_[1].completion.status.code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(RetryAfterOf(sent_[1].completion.status), Duration(0));
+  for (const std::size_t lane : {0, 1}) {
+    Add(1, 3);
+    EXPECT_FALSE(Execute(lane).ok());
+  }
+  EXPECT_EQ(sent_[1].code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(RetryAfterOf(sent_[1].completion().status), Duration(0));
 }
 
 TEST_F(DeviceLaneTest, EachDeviceHasLanesParametersAndMetricsOfItsOwnAndMayBeLostAlone) {
@@ -94,25 +88,24 @@ TEST_F(DeviceLaneTest, EachDeviceHasLanesParametersAndMetricsOfItsOwnAndMayBeLos
   ASSERT_EQ(lanes_.size(), 2u);
   EXPECT_EQ(lanes_[0]->device(), "fake:0");
   EXPECT_EQ(lanes_[1]->device(), "fake:1");
-  const auto execute = [this](Lane& lane) {
-    auto batch = std::make_unique<Batch>();
-    Add(*batch, 2, 32);  // 1536 bytes.
-    return lane.Execute(std::move(batch)).ok();
+  const auto execute = [this](std::size_t lane) {
+    Add(2, 32);  // 1536 bytes.
+    return Execute(lane).ok();
   };
-  EXPECT_TRUE(execute(*lanes_[1]));
-  EXPECT_TRUE(execute(*lanes_[1]));
-  EXPECT_TRUE(execute(*lanes_[0]));
+  EXPECT_TRUE(execute(1));
+  EXPECT_TRUE(execute(1));
+  EXPECT_TRUE(execute(0));
   EXPECT_EQ(Series("normd_device_copied_bytes_total", "direction=\"in\""), "1536");
   EXPECT_EQ(Series("normd_device_copied_bytes_total", "direction=\"in\"", "fake:1"), "3072");
 
   devices_[0]->FailCall(DeviceCall::kNormalize, 1, absl::InternalError("lost"), /*sticky=*/true);
-  EXPECT_FALSE(execute(*lanes_[0]));
-  EXPECT_TRUE(execute(*lanes_[1]));
+  EXPECT_FALSE(execute(0));
+  EXPECT_TRUE(execute(1));
   EXPECT_EQ(Series("normd_lanes", "state=\"retired\""), "1");
   EXPECT_EQ(Series("normd_lanes", "state=\"working\"", "fake:1"), "1");
   for (std::size_t i = 0; i < sent_.size(); ++i) {
     if (i == 3) {
-      EXPECT_EQ(sent_[i].completion.status.code(), absl::StatusCode::kInternal);
+      EXPECT_EQ(sent_[i].code(), absl::StatusCode::kInternal);
     } else {
       ExpectRight(sent_[i]);
     }

@@ -1,24 +1,20 @@
-// A model and its requests on the lanes of fake devices.
+// The lanes of fake devices, a model on them and its requests.
 
 #ifndef NORMD_TESTS_SERVER_EXEC_DEVICE_DEVICE_LANE_FIXTURE_H_
 #define NORMD_TESTS_SERVER_EXEC_DEVICE_DEVICE_LANE_FIXTURE_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <deque>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/reference.h"
 #include "server/exec/device/device_backend.h"
 #include "tests/support/fake_device.h"
+#include "tests/support/lane_request.h"
 #include "tests/support/models.h"
 
 namespace normd {
@@ -36,37 +32,14 @@ inline DeviceBackendOptions SmallOptions() {
   return options;
 }
 
-// GroupNorm of three groups.
-class DeviceLaneTest : public ::testing::Test {
+// Requests for one model on the lanes of fake devices.
+class DeviceFixture : public ::testing::Test {
  protected:
-  static constexpr std::int64_t kChannels = 6;
-
-  // A parameter's values.
-  static std::vector<float> Ramp(float first) {
-    std::vector<float> values;
-    for (int i = 0; i < kChannels; ++i) values.push_back(first + 0.25F * static_cast<float>(i));
-    return values;
-  }
-
-  DeviceLaneTest() { Start(SmallOptions()); }
-
-  ~DeviceLaneTest() override {
-    lanes_.clear();
-    model_.reset();
-  }
-
-  // Anew, with room for what is staged.
-  void StartStaging(std::size_t mapped_bytes) {
-    DeviceBackendOptions options = SmallOptions();
-    options.lane.mapped_bytes = mapped_bytes;
-    options.max_staged_bytes = 8 << 10;
-    Start(options);
-    sent_.clear();
-  }
+  ~DeviceFixture() override { Stop(); }
 
   void Start(const DeviceBackendOptions& options, int device_count = 1) {
-    lanes_.clear();
-    model_.reset();
+    Stop();
+    sent_.clear();
     devices_.clear();
     std::vector<std::unique_ptr<Device>> devices;
     for (int i = 0; i < device_count; ++i) {
@@ -77,69 +50,42 @@ class DeviceLaneTest : public ::testing::Test {
     device_ = devices_.front();
     backend_ = *DeviceBackend::Create(std::move(devices), options, *metrics_, clock_);
     lanes_ = backend_->MakeLanes();
-    v1::ModelConfig config;
-    config.mutable_group_norm()->set_channels(kChannels);
-    config.mutable_group_norm()->set_groups(3);
-    std::shared_ptr<Model> model = *Model::Create(
-        "m", 1, config, {MakeParameter("weight", Ramp(1)), MakeParameter("bias", Ramp(-1))},
-        metrics_->ForModel("m", 1));
-    model->set_backend_state(*backend_->Prepare(*model));
-    model_ = model;
+  }
+  void Stop() {
+    lanes_.clear();
+    model_.reset();
+  }
+  void Load(std::shared_ptr<const Model> model) {
+    auto state = backend_->Prepare(*model);
+    ASSERT_TRUE(state.ok()) << state.status();
+    const_cast<Model&>(*model).set_backend_state(*std::move(state));
+    model_ = std::move(model);
   }
 
-  struct Sent {
-    std::vector<float> x;
-    Geometry geometry;
-    int done = 0;
-    Completion completion;
-  };
-
-  // A request of random values, its bytes in slices of odd lengths.
-  void Add(Batch& batch, std::int64_t samples, std::int64_t spatial) {
-    Sent& sent = sent_.emplace_back();
-    sent.geometry =
-        *model_->Check(norm::DType::kFloat32, *Shape::Create({samples, kChannels, spatial}));
-    std::normal_distribution<float> normal(3, 2);
-    for (std::int64_t i = 0; i < samples * kChannels * spatial; ++i)
-      sent.x.push_back(normal(random_));
-    auto request = std::make_unique<Request>();
-    request->id = sent_.size();
-    request->model = model_;
-    request->geometry = sent.geometry;
-    const auto* bytes = reinterpret_cast<const std::byte*>(sent.x.data());
-    const auto size = static_cast<std::size_t>(sent.geometry.inputs[0].bytes);
-    request->inputs.emplace_back();
-    for (std::size_t at = 0; at < size;) {
-      const std::size_t part = std::min<std::size_t>(size - at, random_() % 777 + 1);
-      request->inputs[0].views.emplace_back(bytes + at, part);
-      at += part;
-    }
-    request->done = [&sent](Completion completion) {
-      ++sent.done;
-      sent.completion = std::move(completion);
-    };
-    batch.model = model_;
-    batch.dtype = norm::DType::kFloat32;
-    batch.bytes += sent.geometry.inputs[0].bytes;
-    batch.requests.push_back(std::move(request));
+  // A request of the next batch: random values, their bytes in slices of odd lengths.
+  LaneRequest& AddRequest(const std::vector<Dims>& shapes) {
+    LaneRequest& request = sent_.emplace_back(model_, shapes, norm::DType::kFloat32, sent_.size());
+    request.request()->id = sent_.size();
+    request.Lay(Split::kSlices);
+    return request;
   }
-
-  const NormProgram& Program() const { return std::get<NormProgram>(model_->program()); }
-
-  void ExpectRight(const Sent& sent) {
-    ASSERT_EQ(sent.done, 1);
-    ASSERT_TRUE(sent.completion.status.ok()) << sent.completion.status;
-    ASSERT_EQ(sent.completion.outputs[0].size(), sent.x.size() * sizeof(float));
-    std::vector<double> expected(sent.x.size());
-    norm::Segment segment{sent.x.data(), nullptr, sent.geometry.samples, sent.geometry.spatial};
-    ASSERT_TRUE(norm::NormalizeReference(Program().Spec(norm::DType::kFloat32), Program().params,
-                                         segment, expected.data())
-                    .ok());
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      float y = 0;
-      std::memcpy(&y, sent.completion.outputs[0].data() + i * sizeof(float), sizeof(float));
-      ASSERT_EQ(y, static_cast<float>(expected[i])) << "element " << i;
+  // What has been added since the last batch.
+  std::unique_ptr<Batch> TakeBatch() {
+    std::vector<LaneRequest*> requests;
+    for (LaneRequest& request : sent_) {
+      if (request.request() != nullptr) requests.push_back(&request);
     }
+    return BatchOf(requests);
+  }
+  absl::Status Execute(std::size_t lane = 0) { return lanes_[lane]->Execute(TakeBatch()); }
+  void Stage(LaneRequest& request) { backend_->stager()->Stage(*request.request()); }
+
+  static void ExpectRight(const LaneRequest& request) {
+    EXPECT_EQ(request.Wrong(Closeness::kRounded), "");
+  }
+  void ExecuteAndExpectRight(std::size_t lane = 0) {
+    ASSERT_TRUE(Execute(lane).ok());
+    for (const LaneRequest& request : sent_) ExpectRight(request);
   }
 
   // The scrape's line of the device's series `name` whose second label is `label`; "" if none.
@@ -160,9 +106,29 @@ class DeviceLaneTest : public ::testing::Test {
   std::unique_ptr<DeviceBackend> backend_;
   std::shared_ptr<const Model> model_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::deque<Sent> sent_;
-  std::mt19937 random_{20};
+  std::deque<LaneRequest> sent_;
 };
+
+// GroupNorm of three groups.
+class DeviceLaneTest : public DeviceFixture {
+ protected:
+  static constexpr std::int64_t kChannels = 6;
+
+  DeviceLaneTest() { Start(SmallOptions()); }
+
+  void Start(const DeviceBackendOptions& options, int device_count = 1) {
+    DeviceFixture::Start(options, device_count);
+    Load(MakeModel("m", "group_norm { channels: 6 groups: 3 }", metrics_->ForModel("m", 1),
+                   {MakeParameter("weight", {1, 1.25F, 1.5F, 1.75F, 2, 2.25F}),
+                    MakeParameter("bias", {-1, -0.75F, -0.5F, -0.25F, 0, 0.25F})}));
+  }
+  LaneRequest& Add(std::int64_t samples, std::int64_t spatial) {
+    return AddRequest({{samples, kChannels, spatial}});
+  }
+};
+
+// The bytes up to which a batch goes through the link: none, or all of them.
+constexpr std::size_t kMappedBytes[] = {0, std::size_t{16} << 10};
 
 }  // namespace normd
 

@@ -1,10 +1,9 @@
-// What a device's lane computes, on which path, and where its inputs and outputs lie.
+// What a device's lane does beside the promises of lane_test.cc: on which path it computes, and
+// where its inputs and outputs lie.
 
 #include "server/exec/device/device_lane.h"
 
-#include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -15,7 +14,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/reference.h"
 #include "tests/server/exec/device/device_lane_fixture.h"
 
 namespace normd {
@@ -23,155 +21,114 @@ namespace {
 
 using ::testing::HasSubstr;
 
+DeviceBackendOptions Mapped(std::size_t mapped_bytes) {
+  DeviceBackendOptions options = SmallOptions();
+  options.lane.mapped_bytes = mapped_bytes;
+  return options;
+}
+
+class DevicePathTest : public DeviceLaneTest, public ::testing::WithParamInterface<std::size_t> {
+ protected:
+  DevicePathTest() { Start(Mapped(GetParam())); }
+
+  // Anew, with room for what is staged.
+  void StartStaging() {
+    DeviceBackendOptions options = Mapped(GetParam());
+    options.max_staged_bytes = 8 << 10;
+    Start(options);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(MappedBytes, DevicePathTest, ::testing::ValuesIn(kMappedBytes));
+
+TEST_P(DevicePathTest, CountsTheBytesThatCrossTheLink) {
+  Add(4, 32);  // 3072 bytes, which leave no gap in the arena.
+  Add(1, 64);  // 1536
+  ASSERT_TRUE(Execute().ok());
+  EXPECT_EQ(Series("normd_device_copied_bytes_total", "direction=\"in\""), "4608");
+  EXPECT_EQ(Series("normd_device_copied_bytes_total", "direction=\"out\""), "4608");
+}
+
+TEST_P(DevicePathTest, ComputesPartsOfASampleWithTheirParameters) {
+  for (int i = 0; i < 4; ++i) Add(1, 50);
+  // Six channels in three groups: all, one group, two, one.
+  sent_[1].CutTo({4, 2}, 2);
+  sent_[2].CutTo({0, 4}, 2);
+  sent_[3].CutTo({0, 2}, 2);
+  ExecuteAndExpectRight();
+}
+
+TEST_P(DevicePathTest, AnInlineLaneComputesWhatItIsMadeFor) {
+  DeviceBackendOptions options = Mapped(GetParam());
+  options.inline_lanes_per_device = 2;
+  options.inline_bytes = 16 << 10;
+  Start(options);
+  const auto lanes = backend_->MakeInlineLanes();
+  ASSERT_EQ(lanes.size(), 2u);
+  EXPECT_EQ(lanes[1]->name(), "fake:0:inline/1");
+  Add(1, 682);  // 16368 bytes.
+  ASSERT_TRUE(lanes[1]->Execute(TakeBatch()).ok());
+  ExpectRight(sent_[0]);
+  EXPECT_EQ(device_->calls(DeviceCall::kAwait), 0);
+}
+
+TEST_P(DevicePathTest, StagedInputsAreReadWhereTheyLieAmongOthers) {
+  StartStaging();
+  for (const std::int64_t spatial : {40, 300, 9, 77}) Add(1, spatial);
+  const ByteViews views = sent_[1].request()->inputs[0].views;
+  const std::shared_ptr<void> memory = sent_[1].request()->input_owner;
+  for (const std::size_t i : {std::size_t{1}, std::size_t{3}}) {
+    Stage(sent_[i]);
+    EXPECT_TRUE(sent_[i].request()->IsStaged());
+  }
+  // Nobody reads any more where the staged one came from.
+  for (const ConstBytes view : views) {
+    std::memset(const_cast<std::byte*>(view.data()), 0xff, view.size());
+  }
+  const std::int64_t copies = device_->calls(DeviceCall::kCopyIn);
+  ExecuteAndExpectRight();
+  EXPECT_EQ(device_->calls(DeviceCall::kCopyIn) == copies, GetParam() > 0);
+}
+
+TEST_P(DevicePathTest, AStagedInputsBlockBecomesTheOutput) {
+  StartStaging();
+  Add(1, 300);
+  Stage(sent_[0]);
+  ASSERT_TRUE(sent_[0].request()->IsStaged());
+  const std::byte* const block = sent_[0].request()->staged.data();
+  ExecuteAndExpectRight();
+  EXPECT_EQ(sent_[0].completion().outputs[0].data(), block);
+}
+
 TEST_F(DeviceLaneTest, ComputesALargeBatchInPiecesThroughReusedStaging) {
-  auto batch = std::make_unique<Batch>();
-  Add(*batch, 3, 100);  // 2400 bytes a sample: cut between groups.
-  Add(*batch, 5, 7);
-  Add(*batch, 1, 1);
-  Add(*batch, 2, 129);
-  ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
-  for (const Sent& sent : sent_) ExpectRight(sent);
+  Add(3, 100);  // 2400 bytes a sample: cut between groups.
+  Add(5, 7);
+  Add(1, 1);
+  Add(2, 129);
+  ExecuteAndExpectRight();
   EXPECT_GT(device_->calls(DeviceCall::kNormalize), 4);
 }
 
-TEST_F(DeviceLaneTest, CountsTheBytesThatCrossTheLinkOnEitherPath) {
-  for (const std::size_t mapped_bytes : {std::size_t{0}, std::size_t{16} << 10}) {
-    DeviceBackendOptions options = SmallOptions();
-    options.lane.mapped_bytes = mapped_bytes;
-    metrics_ = CreateMetrics({"test", ""});
-    Start(options);
-    sent_.clear();
-    auto batch = std::make_unique<Batch>();
-    Add(*batch, 4, 32);  // 3072 bytes, which leave no gap in the arena.
-    Add(*batch, 1, 64);  // 1536
-    ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
-    EXPECT_EQ(Series("normd_device_copied_bytes_total", "direction=\"in\""), "4608");
-    EXPECT_EQ(Series("normd_device_copied_bytes_total", "direction=\"out\""), "4608");
-  }
-}
-
 TEST_F(DeviceLaneTest, ComputesASmallBatchThroughTheLinkInOneLaunch) {
-  DeviceBackendOptions options = SmallOptions();
-  options.lane.mapped_bytes = 4096;
-  Start(options);
-  auto batch = std::make_unique<Batch>();
-  Add(*batch, 1, 9);
-  Add(*batch, 2, 11);
-  ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
-  for (const Sent& sent : sent_) ExpectRight(sent);
+  Start(Mapped(4096));
+  Add(1, 9);
+  Add(2, 11);
+  ExecuteAndExpectRight();
   EXPECT_EQ(device_->calls(DeviceCall::kNormalize), 1);
   EXPECT_EQ(device_->calls(DeviceCall::kCopyOut), 0);
 }
 
-TEST_F(DeviceLaneTest, ComputesPartsOfASampleWithTheirParametersOnEitherPath) {
-  for (const std::size_t mapped_bytes : {std::size_t{0}, std::size_t{16} << 10}) {
-    DeviceBackendOptions options = SmallOptions();
-    options.lane.mapped_bytes = mapped_bytes;
-    Start(options);
-    sent_.clear();
-    auto batch = std::make_unique<Batch>();
-    for (int i = 0; i < 4; ++i) Add(*batch, 1, 50);
-    // Six channels in three groups: all, one group, two, one.
-    const std::vector<ChannelRange> ranges = {{}, {4, 2}, {0, 4}, {0, 2}};
-    constexpr std::int64_t kChannelBytes = 50 * 4;
-    for (std::size_t i = 1; i < ranges.size(); ++i) {
-      Request& request = *batch->requests[i];
-      const auto* x = reinterpret_cast<const std::byte*>(sent_[i].x.data());
-      const TensorSize size = {ranges[i].count * kChannelBytes};
-      request.geometry = {1, 50, ranges[i].count / 2, ranges[i], {size}, {size, {}, {}}};
-      request.inputs[0].views = {
-          ConstBytes(x + ranges[i].first * kChannelBytes, static_cast<std::size_t>(size.bytes))};
-    }
-    ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
-    ExpectRight(sent_[0]);
-    for (std::size_t i = 1; i < ranges.size(); ++i) {
-      const Sent& sent = sent_[i];
-      ASSERT_TRUE(sent.completion.status.ok()) << sent.completion.status;
-      std::vector<double> expected(sent.x.size());
-      ASSERT_TRUE(norm::NormalizeReference(Program().Spec(norm::DType::kFloat32), Program().params,
-                                           {sent.x.data(), nullptr, 1, 50}, expected.data())
-                      .ok());
-      const auto count = static_cast<std::size_t>(ranges[i].count * 50);
-      ASSERT_EQ(sent.completion.outputs[0].size(), count * sizeof(float));
-      for (std::size_t j = 0; j < count; ++j) {
-        float y = 0;
-        std::memcpy(&y, sent.completion.outputs[0].data() + j * sizeof(float), sizeof(float));
-        ASSERT_EQ(y,
-                  static_cast<float>(expected[static_cast<std::size_t>(ranges[i].first) * 50 + j]))
-            << "part " << i << ", element " << j;
-      }
-    }
-  }
-}
-
-TEST_F(DeviceLaneTest, AnInlineLaneComputesWhatItIsMadeForOnEitherPath) {
-  for (const std::size_t mapped_bytes : {std::size_t{0}, std::size_t{16} << 10}) {
-    DeviceBackendOptions options = SmallOptions();
-    options.lane.mapped_bytes = mapped_bytes;
-    options.inline_lanes_per_device = 2;
-    options.inline_bytes = 16 << 10;
-    Start(options);
-    sent_.clear();
-    const auto lanes = backend_->MakeInlineLanes();
-    ASSERT_EQ(lanes.size(), 2u);
-    EXPECT_EQ(lanes[1]->name(), "fake:0:inline/1");
-    auto batch = std::make_unique<Batch>();
-    Add(*batch, 1, 682);  // 16368 bytes.
-    ASSERT_TRUE(lanes[1]->Execute(std::move(batch)).ok());
-    ExpectRight(sent_[0]);
-    EXPECT_EQ(device_->calls(DeviceCall::kAwait), 0);
-  }
-}
-
-TEST_F(DeviceLaneTest, StagedInputsAreReadWhereTheyLieAmongOthersOnEitherPath) {
-  for (const std::size_t mapped_bytes : {std::size_t{0}, std::size_t{16} << 10}) {
-    StartStaging(mapped_bytes);
-    auto batch = std::make_unique<Batch>();
-    for (const std::int64_t spatial : {40, 300, 9, 77}) Add(*batch, 1, spatial);
-    for (const std::size_t i : {std::size_t{1}, std::size_t{3}}) {
-      backend_->stager()->Stage(*batch->requests[i]);
-      EXPECT_TRUE(batch->requests[i]->IsStaged());
-    }
-    // Nobody reads any more where the staged ones came from.
-    const std::vector<float> x = sent_[1].x;
-    std::fill(sent_[1].x.begin(), sent_[1].x.end(), std::nanf(""));
-    const std::int64_t copies = device_->calls(DeviceCall::kCopyIn);
-    ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
-    EXPECT_EQ(device_->calls(DeviceCall::kCopyIn) == copies, mapped_bytes > 0);
-    sent_[1].x = x;
-    for (const Sent& sent : sent_) ExpectRight(sent);
-  }
-}
-
-TEST_F(DeviceLaneTest, AStagedInputsBlockBecomesTheOutputs) {
-  for (const std::size_t mapped_bytes : {std::size_t{0}, std::size_t{16} << 10}) {
-    StartStaging(mapped_bytes);
-    auto batch = std::make_unique<Batch>();
-    Add(*batch, 1, 300);
-    backend_->stager()->Stage(*batch->requests[0]);
-    ASSERT_TRUE(batch->requests[0]->IsStaged());
-    const std::byte* const block = batch->requests[0]->staged.data();
-    ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
-    ExpectRight(sent_[0]);
-    EXPECT_EQ(sent_[0].completion.outputs[0].data(), block);
-  }
-}
-
 TEST_F(DeviceLaneTest, TellsOfALargeBatchBeforeItGathersIt) {
-  DeviceBackendOptions options = SmallOptions();
-  options.lane.mapped_bytes = 4096;
-  Start(options);
+  Start(Mapped(4096));
   int told = 0;
   lanes_[0]->OnLargeBatch([&] {
     ++told;
     EXPECT_EQ(device_->calls(DeviceCall::kNormalize), 1);
   });
   for (const std::int64_t spatial : {100, 200}) {  // 2400 and 4800 bytes.
-    auto batch = std::make_unique<Batch>();
-    Add(*batch, 1, spatial);
-    ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+    Add(1, spatial);
+    ExecuteAndExpectRight();
     EXPECT_EQ(told, spatial == 200 ? 1 : 0);
-    ExpectRight(sent_.back());
   }
 }
 
@@ -198,45 +155,37 @@ TEST_F(DeviceLaneTest, StagesNeitherSmallNorLargeRequestsNorWhenThePoolIsShort) 
   options.min_staged_bytes = 1000;
   options.max_staged_bytes = 4000;
   Start(options);
-  Batch batch;
-  for (const std::int64_t spatial : {41, 167, 42, 166}) Add(batch, 1, spatial);
-  for (const auto& request : batch.requests) backend_->stager()->Stage(*request);
-  EXPECT_FALSE(batch.requests[0]->IsStaged());  // 984 bytes
-  EXPECT_FALSE(batch.requests[1]->IsStaged());  // 4008
-  EXPECT_TRUE(batch.requests[2]->IsStaged());
-  EXPECT_TRUE(batch.requests[3]->IsStaged());
-  for (int i = 0; i < 3; ++i) Add(batch, 1, 166);  // 3984 bytes each: the last finds 2 KiB.
-  for (std::size_t i = 4; i < 7; ++i) backend_->stager()->Stage(*batch.requests[i]);
-  EXPECT_TRUE(batch.requests[5]->IsStaged());
-  EXPECT_FALSE(batch.requests[6]->IsStaged());
-  for (auto& request : batch.requests) Fail(std::move(request), absl::CancelledError("enough"));
+  const auto is_staged = [this](std::int64_t spatial) {
+    LaneRequest& request = Add(1, spatial);
+    Stage(request);
+    return request.request()->IsStaged();
+  };
+  EXPECT_FALSE(is_staged(41));   // 984 bytes
+  EXPECT_FALSE(is_staged(167));  // 4008
+  EXPECT_TRUE(is_staged(42));
+  EXPECT_TRUE(is_staged(166));
+  is_staged(166);  // 3984 bytes each: the last finds 2 KiB.
+  EXPECT_TRUE(is_staged(166));
+  EXPECT_FALSE(is_staged(166));
+  for (LaneRequest& request : sent_) {
+    Fail(std::move(request.request()), absl::CancelledError("enough"));
+  }
 }
 
 TEST_F(DeviceLaneTest, GoesRoundTheArenaInWavesWhenTheBatchIsLarger) {
-  auto batch = std::make_unique<Batch>();
-  for (int i = 0; i < 5; ++i) Add(*batch, 2, 200);  // 9600 bytes each, the arena holds three.
-  ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
-  for (const Sent& sent : sent_) ExpectRight(sent);
-}
-
-TEST_F(DeviceLaneTest, EmptyTensorsAreAnsweredWithEmptyTensors) {
-  auto batch = std::make_unique<Batch>();
-  Add(*batch, 0, 5);
-  Add(*batch, 1, 5);
-  ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
-  for (const Sent& sent : sent_) ExpectRight(sent);
+  for (int i = 0; i < 5; ++i) Add(2, 200);  // 9600 bytes each, the arena holds three.
+  ExecuteAndExpectRight();
 }
 
 TEST_F(DeviceLaneTest, ATensorLargerThanTheArenaFailsAloneWithTheNumbers) {
-  auto batch = std::make_unique<Batch>();
-  Add(*batch, 1, 3);
-  Add(*batch, 1, 2000);
-  Add(*batch, 1, 3);
-  ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+  Add(1, 3);
+  Add(1, 2000);
+  Add(1, 3);
+  ASSERT_TRUE(Execute().ok());
   ExpectRight(sent_[0]);
   ExpectRight(sent_[2]);
-  EXPECT_EQ(sent_[1].completion.status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(sent_[1].completion.status.message()), HasSubstr("48000"));
+  EXPECT_EQ(sent_[1].code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(sent_[1].completion().status.message()), HasSubstr("48000"));
 }
 
 TEST_F(DeviceLaneTest, ResponsesGoToOrdinaryMemoryWhenReadersHoldThePool) {
@@ -244,44 +193,36 @@ TEST_F(DeviceLaneTest, ResponsesGoToOrdinaryMemoryWhenReadersHoldThePool) {
   options.pool_bytes = 1024;
   Start(options);
   for (int i = 0; i < 3; ++i) {
-    auto batch = std::make_unique<Batch>();
-    Add(*batch, 1, 40);  // 960 bytes: the first response holds the pool.
-    ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+    Add(1, 40);  // 960 bytes: the first response holds the pool.
+    ExecuteAndExpectRight();
   }
-  for (const Sent& sent : sent_) ExpectRight(sent);
 }
 
 TEST_F(DeviceLaneTest, ReadersThatHoldTheirResponsesLeaveTheLanesTheirShareOfThePool) {
-  DeviceBackendOptions options = SmallOptions();
+  DeviceBackendOptions options = Mapped(16 << 10);
   options.pool_bytes = 8 << 10;
-  options.lane.mapped_bytes = 16 << 10;
   Start(options);
   for (int i = 0; i < 20; ++i) {
-    auto batch = std::make_unique<Batch>();
-    Add(*batch, 1, 40);  // 1 KiB each: seven may stay, the eighth is scarce.
-    ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+    Add(1, 40);  // 1 KiB each: seven may stay, the eighth is scarce.
+    ExecuteAndExpectRight();
   }
-  for (const Sent& sent : sent_) ExpectRight(sent);
   // All twenty found a block, which needs no copy by the device.
   EXPECT_EQ(device_->calls(DeviceCall::kCopyOut), 0);
 }
 
 TEST_F(DeviceLaneTest, CancelledAndExpiredRequestsAreNotComputed) {
-  auto batch = std::make_unique<Batch>();
-  Add(*batch, 1, 3);
-  Add(*batch, 1, 3);
-  batch->requests[0]->cancelled = std::make_shared<std::atomic<bool>>(true);
-  batch->requests[1]->deadline = clock_.Now();
-  ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
-  EXPECT_EQ(sent_[0].completion.status.code(), absl::StatusCode::kCancelled);
-  EXPECT_EQ(sent_[1].completion.status.code(), absl::StatusCode::kDeadlineExceeded);
+  Add(1, 3).request()->cancelled = std::make_shared<std::atomic<bool>>(true);
+  Add(1, 3).request()->deadline = clock_.Now();
+  ASSERT_TRUE(Execute().ok());
+  EXPECT_EQ(sent_[0].code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(sent_[1].code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(device_->calls(DeviceCall::kNormalize), 0);
 }
 
 TEST_F(DeviceLaneTest, MemoryOfTheModelComesBackWithItsLastBatch) {
   const std::int64_t with_model = device_->allocated_bytes();
-  auto batch = std::make_unique<Batch>();
-  Add(*batch, 1, 3);
+  Add(1, 3);
+  std::unique_ptr<Batch> batch = TakeBatch();
   model_.reset();
   EXPECT_EQ(device_->allocated_bytes(), with_model);
   batch->model.reset();

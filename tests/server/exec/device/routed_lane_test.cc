@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -22,54 +21,37 @@ class RoutedLaneTest : public DeviceLaneTest {
     DeviceBackendOptions options = SmallOptions();
     options.shared_memory = true;
     Start(options, 2);
-    sent_.clear();
   }
 
   // A request whose input lies on the device, and whose output goes there.
-  void AddOn(int device, Batch& batch) {
-    Add(batch, 2, 5);
-    Request& request = *batch.requests.back();
-    const auto bytes = static_cast<std::size_t>(request.geometry.inputs[0].bytes);
+  void AddOn(int device) {
+    LaneRequest& added = Add(2, 5);
+    const std::size_t bytes = added.input(0).bytes();
     memories_.push_back(
         *devices_[static_cast<std::size_t>(device)]->Allocate(MemoryKind::kDevice, 2 * bytes));
     std::byte* const data = memories_.back().data();
-    std::memcpy(data, sent_.back().x.data(), bytes);
+    std::memcpy(data, added.input(0).data(), bytes);
     const MemoryPlace place = {MemoryKind::kDevice, device};
-    request.inputs[0].views.assign(1, ConstBytes(data, bytes));
-    request.inputs[0].place = place;
-    request.outputs.push_back({MutableBytes(data + bytes, bytes), place});
-    placed_[sent_.size() - 1] = data + bytes;
+    InputMemory& input = added.request()->inputs[0];
+    input.views.assign(1, ConstBytes(data, bytes));
+    input.place = place;
+    added.NameOutput(0, MutableBytes(data + bytes, bytes), place);
   }
 
-  // Moves what was written on a device to where ExpectRight looks.
-  void ExpectRightThere(std::size_t index) {
-    Sent& sent = sent_[index];
-    ASSERT_EQ(sent.done, 1);
-    ASSERT_TRUE(sent.completion.status.ok()) << sent.completion.status;
-    sent.completion.outputs[0] = Buffer(placed_.at(index), sent.x.size() * sizeof(float), [] {});
-    ExpectRight(sent);
-  }
-
-  std::map<std::size_t, std::byte*> placed_;  // Outputs on devices, by request.
   std::vector<Buffer> memories_;
 };
 
 TEST_F(RoutedLaneTest, EachLaneHasEveryRequestComputedOnItsDevice) {
   for (const std::unique_ptr<Lane>& lane : lanes_) {
-    const std::size_t first = sent_.size();
     const std::int64_t before[] = {devices_[0]->calls(DeviceCall::kNormalize),
                                    devices_[1]->calls(DeviceCall::kNormalize)};
-    auto batch = std::make_unique<Batch>();
-    AddOn(1, *batch);
-    Add(*batch, 3, 4);
-    AddOn(0, *batch);
-    AddOn(1, *batch);
-    ASSERT_TRUE(lane->Execute(std::move(batch)).ok());
+    AddOn(1);
+    Add(3, 4);
+    AddOn(0);
+    AddOn(1);
+    ASSERT_TRUE(lane->Execute(TakeBatch()).ok());
     lane->Flush();
-    ExpectRightThere(first);
-    ExpectRight(sent_[first + 1]);
-    ExpectRightThere(first + 2);
-    ExpectRightThere(first + 3);
+    for (const LaneRequest& sent : sent_) ExpectRight(sent);
     EXPECT_GT(devices_[0]->calls(DeviceCall::kNormalize), before[0]);
     EXPECT_GT(devices_[1]->calls(DeviceCall::kNormalize), before[1]);
   }
@@ -79,20 +61,20 @@ TEST_F(RoutedLaneTest, AFaultOfAnotherDeviceEndsTheRequestsThereAlone) {
   // Once each lane that device 1 has for the others has met the fault, it has none left.
   std::vector<std::unique_ptr<Batch>> batches;
   for (int i = 0; i < 4; ++i) {
-    batches.push_back(std::make_unique<Batch>());
-    AddOn(1, *batches.back());
-    AddOn(0, *batches.back());
-    Add(*batches.back(), 3, 4);
+    AddOn(1);
+    AddOn(0);
+    Add(3, 4);
+    batches.push_back(TakeBatch());
   }
   devices_[1]->FailCall(DeviceCall::kNormalize, 1, absl::InternalError("lost"), /*sticky=*/true);
   for (std::size_t i = 0; i < batches.size(); ++i) {
     ASSERT_TRUE(lanes_[0]->Execute(std::move(batches[i])).ok());
     lanes_[0]->Flush();
-    const Sent& lost = sent_[3 * i];
-    ASSERT_EQ(lost.done, 1);
-    EXPECT_EQ(lost.completion.status.code(), absl::StatusCode::kInternal);
-    EXPECT_EQ(RetryAfterOf(lost.completion.status), Duration(0));
-    ExpectRightThere(3 * i + 1);
+    const LaneRequest& lost = sent_[3 * i];
+    ASSERT_EQ(lost.done_calls(), 1);
+    EXPECT_EQ(lost.code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(RetryAfterOf(lost.completion().status), Duration(0));
+    ExpectRight(sent_[3 * i + 1]);
     ExpectRight(sent_[3 * i + 2]);
   }
 }
@@ -100,9 +82,9 @@ TEST_F(RoutedLaneTest, AFaultOfAnotherDeviceEndsTheRequestsThereAlone) {
 TEST_F(RoutedLaneTest, LanesThatBringWorkAtOnceTakeTurns) {
   std::vector<std::unique_ptr<Batch>> batches;
   for (int i = 0; i < 8; ++i) {
-    batches.push_back(std::make_unique<Batch>());
-    AddOn(i % 2, *batches.back());
-    AddOn(1 - i % 2, *batches.back());
+    AddOn(i % 2);
+    AddOn(1 - i % 2);
+    batches.push_back(TakeBatch());
   }
   std::vector<std::thread> threads;
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
@@ -113,7 +95,7 @@ TEST_F(RoutedLaneTest, LanesThatBringWorkAtOnceTakeTurns) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  for (std::size_t i = 0; i < sent_.size(); ++i) ExpectRightThere(i);
+  for (const LaneRequest& sent : sent_) ExpectRight(sent);
 }
 
 }  // namespace
