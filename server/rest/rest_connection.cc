@@ -493,7 +493,8 @@ class ConnectionOver final : public RestConnection,
   void LeaveToKernel() {
     const int limit_ms =
         static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(kLinger).count());
-    setsockopt(socket().native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms));
+    setsockopt(socket().native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms,
+               sizeof(limit_ms));
     Close();
   }
 

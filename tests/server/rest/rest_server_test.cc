@@ -302,7 +302,8 @@ TEST(RestServerTest, DeliversToWhoHasEndedItsSide) {
   rest.max_connections = 1;
   TestServer server(WithRest(rest));
   RestClient client(server.http_port());
-  const std::string request = GoodRequest(256);  // The response is 1 MiB: more than is delivered unread.
+  const std::string request =
+      GoodRequest(256);  // The response is 1 MiB: more than is delivered unread.
   ASSERT_TRUE(client.Send(request));
   server.WaitIdle();
   client.EndSending();

@@ -219,7 +219,8 @@ TEST_F(RegionServiceTest, SharedMemoryCountsForNoBudget) {
   server_.gate().WaitForStalled(1);
   // What registered the region may not have left yet, as it leaves after its response.
   const absl::Time until = absl::Now() + absl::Seconds(10);
-  while (server_.Metric("normd_inflight_bytes") > 0 && absl::Now() < until) std::this_thread::yield();
+  while (server_.Metric("normd_inflight_bytes") > 0 && absl::Now() < until)
+    std::this_thread::yield();
   EXPECT_EQ(server_.Metric("normd_inflight_bytes"), 0);
   server_.gate().Open();
   call.join();
