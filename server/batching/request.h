@@ -19,7 +19,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/memory.h"
-#include "kernels/norm.h"
+#include "kernels/types.h"
 #include "server/batching/priority.h"
 #include "server/metrics/stage.h"
 #include "server/model/model.h"

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "kernels/cpu/normalize.h"
 #include "server/exec/buffer_pool.h"
 #include "server/exec/cpu_program.h"
 #include "server/exec/lane.h"

@@ -11,10 +11,13 @@
 #include "absl/status/statusor.h"
 #include "base/buffer.h"
 #include "base/clock.h"
-#include "kernels/cpu/normalize.h"
 #include "server/batching/request.h"
 #include "server/exec/buffer_pool.h"
 #include "server/model/model.h"
+
+namespace normd::norm::cpu {
+class Executor;
+}  // namespace normd::norm::cpu
 
 namespace normd {
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/cpu/normalize.h"
 #include "server/exec/cpu_lane.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"

@@ -1,4 +1,5 @@
 #include "server/exec/cpu_lane.h"
+#include "operations/kernel_program.h"
 
 #include <chrono>
 #include <cstring>

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/reference.h"
+#include "operations/kernel_program.h"
 #include "tests/server/exec/cpu_lane_fixture.h"
 #include "tests/support/models.h"
 #include "tests/support/request_probe.h"

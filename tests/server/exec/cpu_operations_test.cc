@@ -17,6 +17,7 @@
 #include "kernels/interleaved.h"
 #include "kernels/reference.h"
 #include "kernels/segment_tensors.h"
+#include "operations/kernel_program.h"
 #include "tests/server/exec/cpu_lane_fixture.h"
 #include "tests/support/models.h"
 #include "tests/support/tensor.h"

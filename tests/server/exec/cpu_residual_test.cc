@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/reference.h"
+#include "operations/kernel_program.h"
 #include "tests/server/exec/cpu_lane_fixture.h"
 #include "tests/support/models.h"
 #include "tests/support/tensor.h"

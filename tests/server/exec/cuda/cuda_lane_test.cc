@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/reference.h"
+#include "operations/kernel_program.h"
 #include "server/batching/batch_queue.h"
 #include "server/exec/executor.h"
 #include "tests/server/exec/cuda/cuda_fixture.h"

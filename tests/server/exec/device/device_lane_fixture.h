@@ -17,6 +17,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/reference.h"
+#include "operations/kernel_program.h"
 #include "server/exec/device/device_backend.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/models.h"

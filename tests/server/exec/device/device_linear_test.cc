@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/reference.h"
+#include "operations/kernel_program.h"
 #include "server/exec/device/device_backend.h"
 #include "server/exec/device/device_linear_norm.h"
 #include "tests/support/fake_device.h"
