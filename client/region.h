@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "base/shape.h"
 #include "client/tensor/tensor.h"
-#include "kernels/norm.h"
+#include "kernels/types.h"
 
 namespace normd::client {
 

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "kernels/norm.h"
+
 namespace normd {
 namespace {
 

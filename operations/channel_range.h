@@ -5,7 +5,10 @@
 
 #include <cstdint>
 
-#include "kernels/norm.h"
+namespace normd::norm {
+struct NormParams;
+struct NormSpec;
+}  // namespace normd::norm
 
 namespace normd {
 

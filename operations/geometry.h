@@ -9,7 +9,8 @@
 
 #include "absl/container/inlined_vector.h"
 #include "base/shape.h"
-#include "kernels/norm.h"
+#include "kernels/run_sizes.h"
+#include "kernels/types.h"
 #include "operations/channel_range.h"
 
 namespace normd {

@@ -35,8 +35,11 @@ struct LinearNormProgram {
   norm::LinearNormParams params;  // Host memory, alive as long as the model.
 };
 
-// A backend has an implementation of each alternative; see server/exec.
-using KernelProgram = std::variant<NormProgram, LinearNormProgram>;
+// A backend has an implementation of each alternative; see server/exec. A struct, so that headers
+// can declare it without the kernels' contracts.
+struct KernelProgram : std::variant<NormProgram, LinearNormProgram> {
+  using variant::variant;
+};
 
 // The input that an output may replace exactly: a norm's x for y and its residual for residual_out,
 // a fused layer's y for its output. Both are indexes into the model's lists.

@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/linear_norm.h"
 #include "operations/field_checks.h"
+#include "operations/kernel_program.h"
 #include "operations/norm_operation.h"
 
 namespace normd {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "operations/kernel_program.h"
 
 namespace normd {
 namespace {

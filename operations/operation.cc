@@ -1,6 +1,7 @@
 #include "operations/operation.h"
 
 #include "absl/strings/str_cat.h"
+#include "kernels/linear_norm.h"
 
 namespace normd {
 

@@ -17,13 +17,17 @@
 #include "absl/types/span.h"
 #include "base/shape.h"
 #include "base/shape_pattern.h"
-#include "kernels/linear_norm.h"
-#include "kernels/norm.h"
+#include "kernels/types.h"
 #include "normd/v1/model_config.pb.h"
 #include "operations/geometry.h"
-#include "operations/kernel_program.h"
+
+namespace normd::norm {
+enum class Precision : std::uint8_t;  // kernels/linear_norm.h
+}  // namespace normd::norm
 
 namespace normd {
+
+struct KernelProgram;  // operations/kernel_program.h
 
 // The most channels, or features, of an operation.
 inline constexpr std::int64_t kMaxChannels = std::int64_t{1} << 31;
@@ -84,7 +88,7 @@ struct AskedOptions {
 
 // The options in the lanes' form. They may differ within a batch.
 struct RequestOptions {
-  norm::Precision precision = norm::Precision::kFloat32;
+  norm::Precision precision{};  // kFloat32.
 };
 
 // Immutable, and so thread-safe.

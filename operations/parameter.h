@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/shape.h"
-#include "kernels/norm.h"
+#include "kernels/types.h"
 
 namespace normd {
 

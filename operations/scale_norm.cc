@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "operations/field_checks.h"
+#include "operations/kernel_program.h"
 #include "operations/normalized_shape_norm.h"
 
 namespace normd {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "kernels/norm.h"
+#include "kernels/types.h"
 
 namespace normd {
 

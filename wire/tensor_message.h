@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "base/bytes.h"
 #include "base/shape.h"
-#include "kernels/norm.h"
+#include "kernels/types.h"
 #include "normd/v1/model_config.pb.h"
 #include "wire/message_reader.h"
 #include "wire/message_writer.h"

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/shape.h"
-#include "kernels/norm.h"
+#include "kernels/types.h"
 
 namespace normd::client {
 

@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/shape.h"
-#include "kernels/norm.h"
+#include "kernels/types.h"
 
 namespace normd::client {
 

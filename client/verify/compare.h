@@ -13,7 +13,7 @@
 #include "base/bytes.h"
 #include "client/tensor/tensor.h"
 #include "client/verify/reference_model.h"
-#include "kernels/norm.h"
+#include "kernels/types.h"
 
 namespace normd::client {
 

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "client/verify/reference_program.h"
 #include "google/protobuf/text_format.h"
+#include "operations/kernel_program.h"
 #include "operations/match_inputs.h"
 #include "operations/operations.h"
 #include "operations/parameters.h"
@@ -81,7 +82,7 @@ absl::StatusOr<ReferenceModel> ReferenceModel::Create(const v1::ModelConfig& con
   const auto bound = BindParameters(config, (*operation)->parameters(), parameters);
   if (!bound.ok()) return bound.status();
   ReferenceModel model;
-  model.program_ = (*operation)->MakeProgram(*bound);
+  model.program_ = std::make_shared<const KernelProgram>((*operation)->MakeProgram(*bound));
   model.operation_ = *std::move(operation);
   model.parameters_ = std::move(parameters);
   return model;
@@ -147,7 +148,7 @@ absl::StatusOr<std::vector<ReferenceOutput>> ReferenceModel::Compute(
     if (absl::Status status = CheckBytes(inputs[place].tensor); !status.ok()) return status;
     bytes.push_back(inputs[place].tensor.bytes);
   }
-  auto elements = ComputeReference(program_, plan->geometry, bytes);
+  auto elements = ComputeReference(*program_, plan->geometry, bytes);
   if (!elements.ok()) return elements.status();
   std::vector<ReferenceOutput> outputs;
   for (std::size_t i = 0; i < plan->outputs.size(); ++i) {

@@ -67,7 +67,7 @@ class ReferenceModel {
 
   std::vector<Parameter> parameters_;  // Whose memory the program reads.
   std::unique_ptr<const Operation> operation_;
-  KernelProgram program_;
+  std::shared_ptr<const KernelProgram> program_;  // shared: the type is only declared here.
 };
 
 }  // namespace normd::client

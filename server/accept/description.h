@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/buffer.h"
-#include "kernels/norm.h"
+#include "kernels/types.h"
 #include "operations/operation.h"
 #include "server/batching/priority.h"
 #include "server/batching/request.h"

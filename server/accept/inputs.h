@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/shape.h"
-#include "kernels/norm.h"
+#include "kernels/types.h"
 #include "server/accept/description.h"
 #include "server/model/model.h"
 

@@ -1,6 +1,7 @@
 // A request between the front end that decoded it and the lane that computes it. It knows no
-// protocol and no operation: each of its inputs is a list of views of memory that the front end
-// owns; each of its outputs goes to memory that the front end names or comes back as a Buffer.
+// message and no operation, and of the protocol only its name for the queue time-out. Each of its
+// inputs is a list of views of memory that the front end owns; each of its outputs goes to memory
+// that the front end names or comes back as a Buffer.
 
 #ifndef NORMD_SERVER_BATCHING_REQUEST_H_
 #define NORMD_SERVER_BATCHING_REQUEST_H_
@@ -19,7 +20,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/memory.h"
-#include "kernels/norm.h"
+#include "kernels/types.h"
 #include "server/batching/priority.h"
 #include "server/metrics/stage.h"
 #include "server/model/model.h"
@@ -90,8 +91,8 @@ struct Request {
 
   // The places of the results: empty, or one for each of the model's outputs. Named memory is
   // element-aligned, as in geometry.outputs, and valid until `done`. It overlaps no other output
-  // and no input of any request, except that it may be exactly the input of this request that the
-  // model's kernels may overwrite: a norm's x, a fused layer's y.
+  // and no input of any request, except that it may be exactly the input of this request that
+  // OverwritableInput (operations/kernel_program.h) gives for it.
   absl::InlinedVector<OutputMemory, kInlinedOutputs> outputs;
 
   TimePoint arrival{};          // When the front end began to decode it.

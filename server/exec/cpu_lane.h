@@ -11,7 +11,6 @@
 
 #include "base/buffer_pool.h"
 #include "base/clock.h"
-#include "kernels/cpu/normalize.h"
 #include "server/exec/cpu_program.h"
 #include "server/exec/lane.h"
 #include "server/metrics/metrics.h"

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/cpu/linear_norm.h"
+#include "operations/kernel_program.h"
 #include "server/exec/cpu_program.h"
 
 namespace normd {

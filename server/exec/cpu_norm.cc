@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cpu/normalize.h"
 #include "kernels/cpu/widen.h"
 #include "server/exec/gather.h"
 #include "server/exec/kernel_status.h"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/segment_tensors.h"
+#include "operations/kernel_program.h"
 #include "server/exec/cpu_program.h"
 
 namespace normd {

@@ -12,9 +12,12 @@
 #include "base/buffer.h"
 #include "base/buffer_pool.h"
 #include "base/clock.h"
-#include "kernels/cpu/normalize.h"
 #include "server/batching/request.h"
 #include "server/model/model.h"
+
+namespace normd::norm::cpu {
+class Executor;
+}  // namespace normd::norm::cpu
 
 namespace normd {
 

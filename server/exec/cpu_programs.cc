@@ -2,6 +2,7 @@
 
 #include <variant>
 
+#include "operations/kernel_program.h"
 #include "server/exec/cpu_linear_norm.h"
 #include "server/exec/cpu_norm.h"
 

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "kernels/cpu/normalize.h"
 #include "server/exec/cpu_program.h"
 #include "server/model/model.h"
 

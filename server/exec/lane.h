@@ -1,4 +1,4 @@
-// A lane computes batches: on the CPU, or on one stream of one device.
+// A lane computes batches, on the CPU or on one device.
 
 #ifndef NORMD_SERVER_EXEC_LANE_H_
 #define NORMD_SERVER_EXEC_LANE_H_
@@ -14,8 +14,8 @@
 
 namespace normd {
 
-// Used by one thread. Several lanes run at once. A lane records its own busy time, because only it
-// knows when its device works.
+// Used by one thread at a time. Several lanes run at once. A lane records its own busy time,
+// because only it knows when its device works.
 class Lane : public BatchRunner {
  public:
   // "cpu:0", "cuda:1/2"; constant.
@@ -23,8 +23,8 @@ class Lane : public BatchRunner {
   // "cpu", "cuda:1"; constant.
   virtual const std::string& device() const = 0;
 
-  // The memory that it reads and writes in place. Other host memory is copied once; a request with
-  // a tensor in other device memory fails with INVALID_ARGUMENT.
+  // The memory that it reads and writes in place. Other host memory is copied once. A request with
+  // a tensor in other device memory ends with INVALID_ARGUMENT, unless the lane passes it on.
   virtual MemoryAccess access() const { return {}; }
 
   // In addition to BatchRunner's promises: requests complete during the call or on one of the

@@ -4,7 +4,7 @@
 #define NORMD_SERVER_MODEL_DATA_TYPE_H_
 
 #include "absl/status/statusor.h"
-#include "kernels/norm.h"
+#include "kernels/types.h"
 #include "normd/v1/model_config.pb.h"
 
 namespace normd {

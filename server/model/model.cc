@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "operations/kernel_program.h"
 #include "operations/operations.h"
 #include "operations/parameters.h"
 #include "server/model/config.h"
@@ -33,7 +34,7 @@ absl::StatusOr<std::shared_ptr<Model>> Model::Create(std::string name, std::int6
   std::shared_ptr<Model> model(new Model());
   model->name_ = std::move(name);
   model->version_ = version;
-  model->program_ = operation->MakeProgram(*bound);
+  model->program_ = std::make_shared<const KernelProgram>(operation->MakeProgram(*bound));
   model->operation_ = std::move(operation);
   model->config_ = std::move(config);
   model->parameters_ = std::move(parameters);
@@ -41,11 +42,9 @@ absl::StatusOr<std::shared_ptr<Model>> Model::Create(std::string name, std::int6
   return model;
 }
 
-std::shared_ptr<const Model> Model::WithConfig(std::shared_ptr<const Model> model,
-                                               v1::ModelConfig config) {
-  std::shared_ptr<Model> made(new Model(*model));
+std::shared_ptr<const Model> Model::WithConfig(const Model& model, v1::ModelConfig config) {
+  std::shared_ptr<Model> made(new Model(model));
   made->config_ = std::move(config);
-  if (made->original_ == nullptr) made->original_ = std::move(model);
   return made;
 }
 

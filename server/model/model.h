@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/shape.h"
-#include "kernels/norm.h"
+#include "kernels/types.h"
 #include "normd/v1/model_config.pb.h"
 #include "operations/operation.h"
 #include "operations/parameter.h"
@@ -59,8 +59,7 @@ class Model {
 
   // `model` under a config that differs from its own only in version_policy, canary and
   // version_alias. Both share one operation, one set of parameters and one backend state.
-  static std::shared_ptr<const Model> WithConfig(std::shared_ptr<const Model> model,
-                                                 v1::ModelConfig config);
+  static std::shared_ptr<const Model> WithConfig(const Model& model, v1::ModelConfig config);
 
   const std::string& name() const { return name_; }
   std::int64_t version() const { return version_; }
@@ -69,7 +68,7 @@ class Model {
   ModelMetrics& metrics() const { return *metrics_; }
 
   // The backends' computation.
-  const KernelProgram& program() const { return program_; }
+  const KernelProgram& program() const { return *program_; }
 
   // As in Operation.
   absl::Span<const TensorSignature> inputs() const { return operation_->signature().inputs; }
@@ -105,11 +104,11 @@ class Model {
   std::int64_t version_ = 0;
   v1::ModelConfig config_;
   std::vector<Parameter> parameters_;
-  // shared, like the parameters' data: with the models from WithConfig.
+  // shared, like the parameters' data: with the models from WithConfig. The state may refer to the
+  // program.
   std::shared_ptr<const Operation> operation_;
-  KernelProgram program_;
+  std::shared_ptr<const KernelProgram> program_;
   std::shared_ptr<BackendState> backend_state_;
-  std::shared_ptr<const Model> original_;  // The first model, whose program the state may refer to.
   std::shared_ptr<ModelMetrics> metrics_;  // shared: the series go with the last of the models.
 };
 

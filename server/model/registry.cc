@@ -391,7 +391,7 @@ std::vector<std::int64_t> ModelRegistry::TakeConfig(const std::string& name,
   for (ModelStatus& status : next.list) {
     if (!IsLoaded(status) || !status.error.ok() || status.files.config == file) continue;
     if (!DifferInVersionsAlone(status.model->config(), config)) continue;
-    status.model = Model::WithConfig(std::move(status.model), config);
+    status.model = Model::WithConfig(*status.model, config);
     status.files.config = file;
     taken.push_back(status.version);
   }

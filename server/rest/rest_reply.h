@@ -12,7 +12,7 @@
 #include "base/buffer.h"
 #include "base/clock.h"
 #include "kernels/types.h"
-#include "operations/operation.h"
+#include "operations/geometry.h"
 #include "server/rest/rest_head.h"
 
 namespace normd {

@@ -1,4 +1,5 @@
 #include "tests/support/mix_operation.h"
+#include "operations/kernel_program.h"
 
 #include <cstdlib>
 #include <cstring>

@@ -9,8 +9,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/cpu/normalize.h"
 #include "server/model/model.h"
+
+namespace normd::norm::cpu {
+class Executor;
+}  // namespace normd::norm::cpu
 
 namespace normd {
 

@@ -17,8 +17,15 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/memory.h"
-#include "kernels/linear_norm.h"
-#include "kernels/norm.h"
+
+namespace normd::norm {
+struct LinearNormParams;
+struct LinearNormSegment;
+struct LinearNormSpec;
+struct NormParams;
+struct NormSpec;
+struct Segment;
+}  // namespace normd::norm
 
 namespace normd {
 

@@ -13,6 +13,7 @@
 #include "base/buffer.h"
 #include "base/bytes.h"
 #include "kernels/linear_norm.h"
+#include "operations/kernel_program.h"
 #include "server/exec/device/device.h"
 #include "server/exec/device/device_program.h"
 

@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "base/buffer.h"
 #include "kernels/segment_tensors.h"
+#include "operations/kernel_program.h"
 #include "server/exec/device/device_program.h"
 
 namespace normd {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/cpu/normalize.h"
 #include "server/exec/cpu_lane.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"

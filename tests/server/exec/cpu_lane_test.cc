@@ -2,6 +2,7 @@
 // counts, and requests that fail alone.
 
 #include "server/exec/cpu_lane.h"
+#include "operations/kernel_program.h"
 
 #include <chrono>
 #include <deque>

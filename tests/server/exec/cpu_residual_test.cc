@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/reference.h"
+#include "operations/kernel_program.h"
 #include "tests/server/exec/cpu_lane_fixture.h"
 
 namespace normd {

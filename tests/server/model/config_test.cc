@@ -1,4 +1,5 @@
 #include "server/model/config.h"
+#include "operations/kernel_program.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
 // The fused layer's config, parameters and inputs as the model checks them.
 
 #include "operations/linear_norm.h"
+#include "operations/kernel_program.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
 // What every operation promises, whichever it is.
 
 #include "operations/operation.h"
+#include "operations/kernel_program.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

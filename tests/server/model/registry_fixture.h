@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "operations/kernel_program.h"
 #include "server/model/registry.h"
 #include "tests/server/model/files.h"
 #include "tests/support/fake_clock.h"

@@ -11,6 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "operations/kernel_program.h"
 #include "tests/server/model/registry_fixture.h"
 
 namespace normd {

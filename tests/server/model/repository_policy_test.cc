@@ -298,11 +298,12 @@ TEST_F(VersionFieldsTest, AnotherChangeBesideItLoadsAnew) {
 
 TEST_F(VersionFieldsTest, TheStateOutlivesTheModelThatItWasMadeFor) {
   std::weak_ptr<const Model> first = *registry().Find("m", 1);
+  const KernelProgram* const program = &first.lock()->program();  // To which the state may refer.
   WriteConfig("canary { version: 2 percent: 5 }");
   Look(2);
   WriteConfig("canary { version: 2 percent: 6 }");
   Look(2);
-  EXPECT_FALSE(first.expired());
+  EXPECT_EQ(&(*registry().Find("m", 1))->program(), program);
   EXPECT_EQ(Served("m", 1), 1);
   ASSERT_TRUE(registry().Unload("m", 0).ok());
   EXPECT_TRUE(first.expired());

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/reference.h"
+#include "operations/kernel_program.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/server/rpc/unary_call.h"
 

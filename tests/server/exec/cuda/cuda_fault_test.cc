@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "operations/kernel_program.h"
 #include "tests/server/exec/cuda/cuda_fixture.h"
 #include "tests/support/request_probe.h"
 
