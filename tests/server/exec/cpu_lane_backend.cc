@@ -1,3 +1,4 @@
+#include "kernels/cpu/normalize.h"
 #include "server/exec/cpu_lane.h"
 #include "server/exec/cpu_programs.h"
 #include "tests/support/counting_metrics.h"
