@@ -79,13 +79,15 @@ struct BufferPool::Core {
   static void Return(Block* block);
   void TrimTo(std::int64_t bytes, std::vector<std::unique_ptr<Block>>& out)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void TakeOldest(Blocks& blocks, std::vector<std::unique_ptr<Block>>& out)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   Mutex mutex;
   std::int64_t max_free ABSL_GUARDED_BY(mutex);
   std::uint64_t returns ABSL_GUARDED_BY(mutex) = 0;
   std::array<Blocks, kClasses> free_blocks ABSL_GUARDED_BY(mutex);  // The oldest in front.
-  // The fewest kept bytes since the last Trim.
-  std::int64_t least_free ABSL_GUARDED_BY(mutex) = 0;
+  // `returns` at the last Trim.
+  std::uint64_t trimmed_at ABSL_GUARDED_BY(mutex) = 0;
   // Atomic for readers without the lock. Relaxed: they only need the values.
   std::atomic<std::int64_t> used_bytes{0};
   std::atomic<std::int64_t> free_bytes{0};
@@ -103,8 +105,6 @@ BufferPool::Core::Block* BufferPool::Core::Lend(const std::shared_ptr<Core>& cor
       block = std::move(blocks.back());
       blocks.pop_back();
       core->free_bytes.fetch_sub(capacity, std::memory_order_relaxed);
-      core->least_free =
-          std::min(core->least_free, core->free_bytes.load(std::memory_order_relaxed));
     }
   }
   if (block == nullptr) {
@@ -143,12 +143,15 @@ void BufferPool::Core::TrimTo(std::int64_t bytes, std::vector<std::unique_ptr<Bl
         oldest = &blocks;
       }
     }
-    free_bytes.fetch_sub(static_cast<std::int64_t>(CapacityOf(oldest->front()->size_class)),
-                         std::memory_order_relaxed);
-    out.push_back(std::move(oldest->front()));
-    oldest->pop_front();
+    TakeOldest(*oldest, out);
   }
-  least_free = std::min(least_free, free_bytes.load(std::memory_order_relaxed));
+}
+
+void BufferPool::Core::TakeOldest(Blocks& blocks, std::vector<std::unique_ptr<Block>>& out) {
+  free_bytes.fetch_sub(static_cast<std::int64_t>(CapacityOf(blocks.front()->size_class)),
+                       std::memory_order_relaxed);
+  out.push_back(std::move(blocks.front()));
+  blocks.pop_front();
 }
 
 BufferPool::BufferPool(std::int64_t max_free_bytes)
@@ -176,9 +179,12 @@ absl::StatusOr<Buffer> BufferPool::Take(std::int64_t size) {
 void BufferPool::Trim() {
   std::vector<std::unique_ptr<Core::Block>> unneeded;  // Unmapped after the lock.
   MutexLock lock(core_->mutex);
-  const std::int64_t free = free_bytes();
-  core_->TrimTo(free - core_->least_free, unneeded);
-  core_->least_free = free_bytes();
+  for (Core::Blocks& blocks : core_->free_blocks) {
+    while (!blocks.empty() && blocks.front()->returned < core_->trimmed_at) {
+      core_->TakeOldest(blocks, unneeded);
+    }
+  }
+  core_->trimmed_at = core_->returns;
 }
 
 std::int64_t BufferPool::used_bytes() const {

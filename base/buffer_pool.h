@@ -27,7 +27,7 @@ class BufferPool {
   // ResourceExhausted when the system has no such block. size <= 0 gives an empty Buffer.
   absl::StatusOr<Buffer> Take(std::int64_t size);
 
-  // Returns kept blocks to the system that were not needed since the last call.
+  // Returns kept blocks to the system that were not lent since the last call.
   void Trim();
 
   // In whole blocks, lent and kept. They take no lock.

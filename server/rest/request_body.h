@@ -18,8 +18,8 @@ namespace normd {
 class RequestBody {
  public:
   RequestBody() = default;
-  // Empty, with memory for `bytes`: if they are many, a block of the pool while this lends at most
-  // `most_lent` bytes. May throw std::bad_alloc.
+  // Empty, with memory for `bytes`: if they are many, a block of the pool while this lends about
+  // `most_lent` bytes at most. May throw std::bad_alloc.
   RequestBody(std::size_t bytes, BufferPool& pool, std::int64_t most_lent);
 
   ConstBytes bytes() const { return {data(), size_}; }

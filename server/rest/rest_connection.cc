@@ -107,6 +107,8 @@ class ConnectionOver final : public RestConnection,
         parts_.metrics.RecordEnded(ConnectionEnding::kMessageTimeout);
         break;
       case Phase::kWriting: late_ = true; break;
+      case Phase::kIdle:
+      case Phase::kLingering: return LeaveToKernel();
       default: break;
     }
     Drop();
@@ -189,7 +191,7 @@ class ConnectionOver final : public RestConnection,
       client_ended_ = true;
       // The response is on its way, and the client may have ended only its side.
       if (phase_ == Phase::kWriting) return;
-      return phase_ == Phase::kIdle ? LeaveToKernel() : Drop();
+      return phase_ == Phase::kIdle || phase_ == Phase::kLingering ? LeaveToKernel() : Drop();
     }
     buffer_.commit(bytes);
     if (phase_ == Phase::kOpening || phase_ == Phase::kIdle || phase_ == Phase::kHead) {

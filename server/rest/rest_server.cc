@@ -181,7 +181,7 @@ class RestServerImpl final : public RestServer {
         environment_(environment),
         parts_{options_, environment, environment.accept.metrics.ForConnections()},
         pool_watch_(environment.accept.metrics.WatchPool(
-            "host",
+            "http",
             [&pool = parts_.bodies] {
               return PoolUse{pool.used_bytes(), pool.free_bytes()};
             })),

@@ -103,6 +103,16 @@ TEST(BufferPoolTest, TrimReturnsWhatWasNotNeededSinceTheLastOne) {
   EXPECT_EQ(pool.free_bytes(), 0);
 }
 
+TEST(BufferPoolTest, TrimKeepsBlocksOfEverySizeThatIsNeeded) {
+  BufferPool pool(kMiB);
+  for (int i = 0; i < 3; ++i) {  // In turn.
+    MustTake(pool, 64 * kKiB);
+    MustTake(pool, kKiB);
+    pool.Trim();
+    EXPECT_EQ(pool.free_bytes(), 65 * kKiB);
+  }
+}
+
 TEST(BufferPoolTest, ABufferMayOutliveThePool) {
   auto pool = std::make_unique<BufferPool>(64 * kMiB);
   Buffer small = MustTake(*pool, 100);

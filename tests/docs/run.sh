@@ -9,5 +9,5 @@ shift 5
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 "$root/tests/client/python/environment.sh" "$python" "$venv" "$kernels"
 options=()
-[[ ! -e $triton/bin/python ]] || options+=("--triton=$triton/bin/python")
+! "$triton/bin/python" -c "import tritonclient" 2>/dev/null || options+=("--triton=$triton/bin/python")
 exec "$python" -B "$root/tests/docs/pages_test.py" --bin="$bin" --python="$venv/bin/python" "${options[@]}" "$@"

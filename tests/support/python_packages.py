@@ -31,7 +31,7 @@ def uv():
         if not program.exists():
             venv.create(folder, with_pip=True, clear=True)
             run(folder / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-                "uv")
+                "--timeout", "20", "--retries", "1", "uv")
     return program
 
 
@@ -46,7 +46,7 @@ def main():
     python = folder / "bin/python"
     try:
         if not python.exists():
-            run(uv(), "venv", "--quiet", "--python", sys.executable, folder)
+            run(uv(), "venv", "--quiet", "--clear", "--python", sys.executable, folder)
         if packages:
             run(uv(), "pip", "install", "--quiet", "--python", python, *packages)
     except (subprocess.SubprocessError, OSError) as error:

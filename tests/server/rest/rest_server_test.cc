@@ -46,9 +46,9 @@ TestServerOptions WithRest(RestOptions rest = {}) {
 }
 
 // A request that the server takes, whole.
-std::string GoodRequest(std::int64_t rows = 1) {
+std::string GoodRequest(std::int64_t rows = 1, const std::string& headers = "") {
   const RestBody body = ToBinary(ToInfer(MakeRequest("layer_norm_1024", {rows, 1024})));
-  return PostText(kInfer, body.body, body.headers);
+  return PostText(kInfer, body.body, body.headers + headers);
 }
 
 TEST(RestServerTest, DescribesServerAndModels) {
@@ -297,13 +297,12 @@ TEST(RestServerTest, DropsWhoDoesNotTakeTheResponse) {
   EXPECT_EQ(server.Metric("normd_inflight_bytes"), 0);
 }
 
-TEST(RestServerTest, DeliversToWhoHasEndedItsSide) {
+// The response is 1 MiB: more than is delivered before anybody reads.
+void ExpectDelivery(const std::string& request) {
   RestOptions rest;
   rest.max_connections = 1;
   TestServer server(WithRest(rest));
   RestClient client(server.http_port());
-  const std::string request =
-      GoodRequest(256);  // The response is 1 MiB: more than is delivered unread.
   ASSERT_TRUE(client.Send(request));
   server.WaitIdle();
   client.EndSending();
@@ -312,6 +311,12 @@ TEST(RestServerTest, DeliversToWhoHasEndedItsSide) {
   const RestAnswer answer = client.Read();
   EXPECT_EQ(answer.status, 200);
   EXPECT_GT(answer.body.size(), 256 * 4096U);
+}
+
+TEST(RestServerTest, DeliversToWhoEndsItsSideAndWaits) { ExpectDelivery(GoodRequest(256)); }
+
+TEST(RestServerTest, DeliversTheLastResponseToWhoEndsItsSide) {
+  ExpectDelivery(GoodRequest(256, "Connection: close\r\n"));
 }
 
 TEST(RestServerTest, BoundsConnections) {
