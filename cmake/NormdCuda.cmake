@@ -32,8 +32,7 @@ function(normd_cuda_sources target)
   # the time. What is to run elsewhere is compiled by the presets cuda and release.
   if(CMAKE_BUILD_TYPE STREQUAL RelWithDebInfo AND NOT EXISTS /dev/nvidiactl
      AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
-    target_compile_options(${target} PRIVATE $<${cuda}:--Ofast-compile=max> $<${cuda}:--compress-mode=speed>)
-    return()
+    target_compile_options(${target} PRIVATE $<${cuda}:--Ofast-compile=max>)
   endif()
   # A seventh of the bytes, in the objects and in each program that links them; the driver unpacks a
   # file's kernels when the first of them is used.
