@@ -30,7 +30,7 @@ function(normd_cuda_sources target)
     $<${cuda}:--expt-relaxed-constexpr> $<${cuda}:-Werror=all-warnings>)
   # Where nothing can run what preset dev compiles, only whether it compiles is of interest: a third of
   # the time. What is to run elsewhere is compiled by the presets cuda and release.
-  if(CMAKE_BUILD_TYPE STREQUAL RelWithDebInfo AND NOT EXISTS /dev/nvidiactl
+  if(CMAKE_BUILD_TYPE STREQUAL RelWithDebInfo AND NOT EXISTS /dev/nvidiactl AND NOT EXISTS /dev/dxg
      AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
     target_compile_options(${target} PRIVATE $<${cuda}:--Ofast-compile=max>)
   endif()
