@@ -89,7 +89,7 @@ const std::set<std::string>& KnownNames() {
   return *names;
 }
 
-// At most `most` insertions, removals and changes lie between the two.
+// At most `most` insertions, removals, changes and swaps of neighbours lie between the two.
 bool IsWithin(absl::string_view a, absl::string_view b, std::size_t most) {
   if (a.size() > b.size() + most || b.size() > a.size() + most) return false;
   while (!a.empty() && !b.empty() && a.front() == b.front()) {
@@ -98,6 +98,10 @@ bool IsWithin(absl::string_view a, absl::string_view b, std::size_t most) {
   }
   if (a.size() + b.size() == 0) return true;
   if (most == 0) return false;
+  if (a.size() > 1 && b.size() > 1 && a[0] == b[1] && a[1] == b[0] &&
+      IsWithin(a.substr(2), b.substr(2), most - 1)) {
+    return true;
+  }
   return (!a.empty() && IsWithin(a.substr(1), b, most - 1)) ||
          (!b.empty() && IsWithin(a, b.substr(1), most - 1)) ||
          (!a.empty() && !b.empty() && IsWithin(a.substr(1), b.substr(1), most - 1));
