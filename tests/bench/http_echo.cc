@@ -1,5 +1,5 @@
-// An HTTP server that sends each body back: what a call costs by Boost.Beast alone, on one thread, for
-// http_cost.py. Prints its port.
+// An HTTP server that sends each body back: what a call costs by Boost.Beast alone, on one thread,
+// for http_cost.py. Prints its port.
 
 #include <cstdint>
 #include <cstdio>
