@@ -43,7 +43,7 @@ std::string FoldedName(absl::string_view name) {
 }
 
 std::string NearestName(absl::string_view name, const std::vector<std::string>& names) {
-  constexpr std::size_t kMaxNameBytes = 64;  // Longer text is no name.
+  constexpr std::size_t kMaxNameBytes = 64;  // No name is longer.
   if (name.size() > kMaxNameBytes) return "";
   const std::string folded = FoldedName(name);
   std::string nearest;

@@ -447,7 +447,7 @@ std::string JsonReport(const Report& report) {
   return text + "\n}\n";
 }
 
-// The data in the page is no contract: page/page.js is its only reader. A histogram has a `curve`
+// Only page/page.js reads the data in the page, so its form may change. A histogram has a `curve`
 // instead of its buckets: a list of [percentile, microseconds], evenly spread over the nines.
 std::string HtmlReport(const Report& report) {
   // Nobody looks at more runs one by one.

@@ -35,7 +35,7 @@ namespace asio = boost::asio;
 using ErrorCode = boost::system::error_code;
 
 constexpr int kMostThreads = 4;
-// Bodies' memory that was not needed for so long goes back to the system.
+// Memory of bodies that was not lent for so long goes back to the system.
 constexpr auto kTrimInterval = std::chrono::seconds(10);
 
 TimePoint SteadyNow() { return std::chrono::steady_clock::now(); }

@@ -406,7 +406,7 @@ class Autoscaler(unittest.TestCase):
 
 
 def kubectl_fault():
-    """Why there is no kubectl that renders what is here, or None."""
+    """Says why kubectl cannot render these files; None if it can."""
     if shutil.which("kubectl") is None:
         return "no kubectl"
     # Older ones (Debian's is 1.20) carry a kustomize without components and templates' labels.
