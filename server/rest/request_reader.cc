@@ -17,6 +17,8 @@ using FlatBuffer = boost::beast::flat_buffer;
 // A longer number is larger than any body, and a second reader may take it for another.
 constexpr std::size_t kMaxSizeDigits = 15;
 
+constexpr std::size_t kBeastSlackBytes = 16;
+
 bool IsVisible(char c) { return static_cast<unsigned char>(c) >= ' ' || c == '\t'; }
 
 absl::string_view TextOf(const FlatBuffer& buffer) {
@@ -26,7 +28,9 @@ absl::string_view TextOf(const FlatBuffer& buffer) {
 }  // namespace
 
 RequestReader::RequestReader(std::size_t max_head_bytes) : max_head_bytes_(max_head_bytes) {
-  parser_.header_limit(static_cast<std::uint32_t>(max_head_bytes));
+  // Beast's own limit lies beyond ours: what it makes of a head of just that many bytes depends on
+  // how they come.
+  parser_.header_limit(static_cast<std::uint32_t>(max_head_bytes + kBeastSlackBytes));
   // This version takes boost::none for a limit below any length.
   parser_.body_limit(std::numeric_limits<std::uint64_t>::max());
 }

@@ -154,6 +154,20 @@ TEST(RequestReaderTest, BoundsHeads) {
   EXPECT_EQ(ReadInParts(std::string(2 * kMaxHead, 'G'), 100).refusal.status, 431);
 }
 
+TEST(RequestReaderTest, WaitsForTheEndOfAHeadUpToTheLimitHoweverItIsCut) {
+  for (const std::string begin : {"GET /", "GET / HTTP/1.1\r\nHost: h\r\nx: ",
+                                  "GET / HTTP/1.1\r\nHost: h\r\nx: y\r\n\r"}) {
+    for (std::size_t bytes = kMaxHead - 4; bytes <= kMaxHead + 4; ++bytes) {
+      std::string text = begin;
+      text.insert(5, bytes - begin.size(), 'a');
+      for (std::size_t step = 1; step <= bytes; ++step) {
+        const ReadRequest read = ReadInParts(text, step);
+        EXPECT_EQ(read.refusal.status, bytes <= kMaxHead ? 0 : 431) << bytes << " " << step;
+      }
+    }
+  }
+}
+
 TEST(RequestReaderTest, RefusesBadChunks) {
   const std::string head = "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
   for (const absl::string_view chunks :
