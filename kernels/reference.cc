@@ -231,6 +231,8 @@ void ForRows(const NormSpec& spec, const Segment& segment, const Visit& visit) {
   const NormParams none;
   const ReferenceTensor tensor(spec, none, segment);
   // An element's place in its sample is that of its channel and of its position together.
+  std::vector<std::int64_t> of_channels;
+  for (std::int64_t c = 0; c < spec.channels; ++c) of_channels.push_back(tensor.Index(0, c, 0));
   std::vector<std::int64_t> of_positions;
   for (std::int64_t s = 0; s < segment.spatial; ++s) of_positions.push_back(tensor.Index(0, 0, s));
   std::vector<std::pair<std::int64_t, std::int64_t>> elements;
@@ -240,7 +242,8 @@ void ForRows(const NormSpec& spec, const Segment& segment, const Visit& visit) {
       for (std::int64_t at = 0; at < (positions ? segment.spatial : 1); ++at, ++row) {
         elements.clear();
         for (std::int64_t c = g * group_channels; c < (g + 1) * group_channels; ++c) {
-          const std::int64_t of_channel = tensor.Index(n, c, 0);
+          const std::int64_t of_channel =
+              n * spec.channels * segment.spatial + of_channels[static_cast<std::size_t>(c)];
           for (std::int64_t s = positions ? at : 0; s < (positions ? at + 1 : segment.spatial);
                ++s) {
             elements.emplace_back(c, of_channel + of_positions[static_cast<std::size_t>(s)]);

@@ -50,21 +50,25 @@ struct HalfFormat {
 constexpr HalfFormat kFloat16Format{10, -14, 15};
 constexpr HalfFormat kBFloat16Format{7, -126, 127};
 
-double Decode(const HalfFormat& format, std::uint16_t bits) {
+template <HalfFormat format>
+double Decode(std::uint16_t bits) {
   const int mantissa = bits & ((1 << format.mantissa_bits) - 1);
-  const int exponent_bits = 15 - format.mantissa_bits;
-  const int biased = (bits >> format.mantissa_bits) & ((1 << exponent_bits) - 1);
-  const double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
-  if (biased == (1 << exponent_bits) - 1) {
-    if (mantissa != 0) return std::numeric_limits<double>::quiet_NaN();
-    return sign * std::numeric_limits<double>::infinity();
+  const bool negative = (bits & 0x8000) != 0;
+  double magnitude = 0;
+  if ((bits & 0x7fff) >> format.mantissa_bits == 2 * format.max_exponent + 1) {
+    magnitude = mantissa != 0 ? std::numeric_limits<double>::quiet_NaN()
+                              : std::numeric_limits<double>::infinity();
+  } else {
+    // The fields of a double, whose exponent has another bias; subnormal numbers stay subnormal.
+    const std::uint64_t fields = std::uint64_t{bits & 0x7fffu} << (52 - format.mantissa_bits);
+    std::memcpy(&magnitude, &fields, sizeof(magnitude));
+    magnitude *= PowerOfTwo(1023 - format.max_exponent);
   }
-  const int lowest = format.min_exponent - format.mantissa_bits;
-  if (biased == 0) return sign * mantissa * PowerOfTwo(lowest);
-  return sign * (mantissa + (1 << format.mantissa_bits)) * PowerOfTwo(lowest + biased - 1);
+  return negative ? -magnitude : magnitude;
 }
 
-std::uint16_t Encode(const HalfFormat& format, double value) {
+template <HalfFormat format>
+std::uint16_t Encode(double value) {
   const int sign = std::signbit(value) ? 0x8000 : 0;
   const int infinity = ((1 << (15 - format.mantissa_bits)) - 1) << format.mantissa_bits;
   if (std::isnan(value)) {
@@ -90,8 +94,8 @@ double LoadElement(DType dtype, const void* data, std::int64_t index) {
   switch (dtype) {
     case DType::kFloat32: return static_cast<double>(Read<float>(data, index));
     case DType::kFloat64: return Read<double>(data, index);
-    case DType::kFloat16: return Decode(kFloat16Format, Read<std::uint16_t>(data, index));
-    case DType::kBFloat16: return Decode(kBFloat16Format, Read<std::uint16_t>(data, index));
+    case DType::kFloat16: return Decode<kFloat16Format>(Read<std::uint16_t>(data, index));
+    case DType::kBFloat16: return Decode<kBFloat16Format>(Read<std::uint16_t>(data, index));
     case DType::kInt8: return LoadQuantized(Quantization::kInt8, data, index);
     case DType::kFloat8E4M3: return LoadQuantized(Quantization::kFloat8E4M3, data, index);
     case DType::kInt64: return static_cast<double>(Read<std::int64_t>(data, index));
@@ -103,8 +107,8 @@ void StoreElement(DType dtype, void* data, std::int64_t index, double value) {
   switch (dtype) {
     case DType::kFloat32: Write(data, index, static_cast<float>(value)); return;
     case DType::kFloat64: Write(data, index, value); return;
-    case DType::kFloat16: Write(data, index, Encode(kFloat16Format, value)); return;
-    case DType::kBFloat16: Write(data, index, Encode(kBFloat16Format, value)); return;
+    case DType::kFloat16: Write(data, index, Encode<kFloat16Format>(value)); return;
+    case DType::kBFloat16: Write(data, index, Encode<kBFloat16Format>(value)); return;
     case DType::kInt8: return StoreQuantized(Quantization::kInt8, data, index, value);
     case DType::kFloat8E4M3: return StoreQuantized(Quantization::kFloat8E4M3, data, index, value);
     case DType::kInt64: Write(data, index, static_cast<std::int64_t>(value)); return;

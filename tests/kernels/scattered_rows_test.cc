@@ -87,7 +87,7 @@ class ScatteredRowsTest : public ::testing::TestWithParam<DType> {
     EXPECT_EQ(CheckStaged(spec, view, whole), "");
 
     StagedSegment again(whole, 0, samples);
-    StagedSegment other(spec, random_.Draw(1, 3), positions, random_);
+    StagedSegment other(spec, random_.Draw(1, samples + 1), positions, random_);
     for (StagedSegment* segment : {&again, &other}) {
       segment->WantStatistics(random_.Chance(50));
       segment->DrawPlacement(random_);
