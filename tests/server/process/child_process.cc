@@ -22,6 +22,10 @@ ChildProcess::ChildProcess(const std::vector<std::string>& args) {
   if (pipe2(ends, O_CLOEXEC) != 0) std::abort();
   pid_ = fork();
   if (pid_ == 0) {
+    // Whatever started the tests may ignore signals, as nohup does.
+    for (int signal_number = 1; signal_number <= SIGRTMAX; ++signal_number) {
+      signal(signal_number, SIG_DFL);
+    }
     dup2(ends[1], STDERR_FILENO);
     execvp(argv[0], argv.data());
     _exit(127);
