@@ -39,7 +39,6 @@
 #include "server/exec/backends.h"
 #include "server/exec/device_spec.h"
 #include "server/exec/executor.h"
-#include "server/handover/region_listener.h"
 #include "server/http/http_tls.h"
 #include "server/identity/access.h"
 #include "server/identity/access_watch.h"
@@ -52,8 +51,6 @@
 #include "server/net/process_limits.h"
 #include "server/net/service_manager.h"
 #include "server/part_options.h"
-#include "server/regions/page_locks.h"
-#include "server/regions/region_registry.h"
 #include "server/rest/rest_environment.h"
 #include "server/rest/rest_server.h"
 #include "server/rpc/call_environment.h"
@@ -64,6 +61,7 @@
 #include "server/rpc/probes.h"
 #include "server/rpc/readiness.h"
 #include "server/rpc/server.h"
+#include "server/shared_memory_parts.h"
 #include "server/stop_signals.h"
 #include "server/tls/certificate_store.h"
 #include "server/uncaught.h"
@@ -137,94 +135,6 @@ ServerInfo InfoOf(const ServerConfig& config, const Executor& executor) {
   info.max_inflight_bytes = config.max_inflight_bytes;
   info.shared_memory_listen = config.shared_memory_listen;
   return info;
-}
-
-// Null without shared memory of the host, and where no device could use it.
-std::unique_ptr<PageLocks> PageLocksOf(const ServerConfig& config, const PageLockLimits& limits,
-                                       Backend& backend, Metrics& metrics, const Clock& clock) {
-  PageLocker* const locker = backend.page_locker();
-  if (config.shared_memory == "off" || config.max_locked_shared_bytes == 0 || locker == nullptr) {
-    return nullptr;
-  }
-  return std::make_unique<PageLocks>(*locker, limits, metrics.ForRegions(), clock);
-}
-
-// The file of a named region stays open while its pages are locked.
-PageLockLimits PageLockLimitsOf(const ServerConfig& config) {
-  PageLockLimits limits = {config.max_locked_shared_bytes, config.max_identity_locked_shared_bytes};
-  if (config.shared_memory == "named") {
-    const std::int64_t share = (RaiseDescriptorLimit() - OpenDescriptors()) / 8;
-    limits.max_regions = std::clamp<std::int64_t>(share, 1, config.max_shared_regions);
-  }
-  return limits;
-}
-
-// The first two are null without shared memory.
-struct SharedMemory {
-  std::unique_ptr<PageLocks> page_locks;
-  std::unique_ptr<RegionRegistry> regions;
-  std::int64_t descriptors = 0;  // As many as its clients may have opened.
-};
-
-SharedMemory SharedMemoryOf(const ServerConfig& config, Backend& backend, Metrics& metrics,
-                            const Clock& clock) {
-  if (config.shared_memory == "off" && !config.shared_memory_cuda) return {};
-  SharedMemory shared;
-  const PageLockLimits lock_limits = PageLockLimitsOf(config);
-  shared.page_locks = PageLocksOf(config, lock_limits, backend, metrics, clock);
-  if (shared.page_locks != nullptr && config.shared_memory == "named") {
-    shared.descriptors = lock_limits.max_regions;
-  }
-  RegionRegistryOptions options;
-  options.named = config.shared_memory == "named";
-  options.prefix = config.shared_memory_prefix;
-  options.device = config.shared_memory_cuda;
-  options.device_memory = backend.shared_device_memory();
-  options.page_locks = shared.page_locks.get();
-  if (options.device && options.device_memory == nullptr) {
-    spdlog::warn("--shared_memory_cuda: the server computes on no device and takes no such memory");
-  }
-  options.limits = {config.max_shared_regions, config.max_shared_bytes,
-                    config.max_identity_shared_regions, config.max_identity_shared_bytes};
-  shared.regions =
-      std::make_unique<RegionRegistry>(std::move(options), metrics.ForRegions(), clock);
-  return shared;
-}
-
-// The owner of the regions that a client passes: an identity that may infer with some model.
-absl::StatusOr<std::string> OwnerOfRegions(const Authorizer& authorizer,
-                                           absl::string_view authorization) {
-  PeerCredentials credentials;
-  credentials.own_user = true;  // Nobody else is let in.
-  if (!authorization.empty()) credentials.authorization = authorization;
-  const Recognised caller = authorizer.Recognise(credentials);
-  const AskedCall asked{caller, false, "hand over a region", "unix:", ""};
-  if (absl::Status status = authorizer.Check(asked, Right::kInfer); !status.ok()) return status;
-  return *caller == nullptr ? std::string() : (*caller)->identity.name;
-}
-
-// Null without an address. Its clients' descriptors come on top of those of `shared`.
-absl::StatusOr<std::unique_ptr<RegionListener>> HandoverOf(const ServerConfig& config,
-                                                           SharedMemory& shared,
-                                                           const Authorizer& authorizer,
-                                                           Metrics& metrics) {
-  if (config.shared_memory_listen.empty()) return std::unique_ptr<RegionListener>();
-  const std::int64_t limit = RaiseDescriptorLimit();
-  const absl::StatusOr<HandoverLimits> limits = DecideHandoverLimits(
-      config.max_shared_regions, limit, OpenDescriptors() + shared.descriptors);
-  if (!limits.ok()) return limits.status();
-  if (static_cast<std::int64_t>(limits->with_regions) < config.max_shared_regions) {
-    spdlog::warn(
-        "--shared_memory_listen: {} descriptors are enough for {} connections that hold regions, "
-        "{} of one identity, and {} that hold none",
-        limit, limits->with_regions, limits->owner_with_regions, limits->without_regions);
-  }
-  shared.descriptors += DescriptorsOf(*limits);
-  return RegionListener::Start({config.shared_memory_listen, *limits}, *shared.regions,
-                               metrics.ForRegions(),
-                               [&authorizer](absl::string_view authorization) {
-                                 return OwnerOfRegions(authorizer, authorization);
-                               });
 }
 
 // Null without a policy.
