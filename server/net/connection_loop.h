@@ -111,7 +111,6 @@ class ConnectionLoop {
   enum class Stage {
     kOpening,  // Up to the acknowledgement.
     kHeld,     // Being handed on; without TLS unreadable until the new owner has sent its settings.
-               // left.
     kServing,
   };
   struct Connection {
