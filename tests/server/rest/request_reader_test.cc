@@ -155,8 +155,8 @@ TEST(RequestReaderTest, BoundsHeads) {
 }
 
 TEST(RequestReaderTest, WaitsForTheEndOfAHeadUpToTheLimitHoweverItIsCut) {
-  for (const std::string begin : {"GET /", "GET / HTTP/1.1\r\nHost: h\r\nx: ",
-                                  "GET / HTTP/1.1\r\nHost: h\r\nx: y\r\n\r"}) {
+  for (const std::string begin :
+       {"GET /", "GET / HTTP/1.1\r\nHost: h\r\nx: ", "GET / HTTP/1.1\r\nHost: h\r\nx: y\r\n\r"}) {
     for (std::size_t bytes = kMaxHead - 4; bytes <= kMaxHead + 4; ++bytes) {
       std::string text = begin;
       text.insert(5, bytes - begin.size(), 'a');
