@@ -86,7 +86,6 @@ class ConnectionOver final : public RestConnection,
         if (body_.BringsEnough()) return Expect(Phase::kBody, options_.message_timeout);
         parts_.metrics.RecordEnded(ConnectionEnding::kMessageTimeout);
         break;
-      case Phase::kWriting: late_ = true; break;
       case Phase::kIdle:
         if (now >= idle_until_ || !IsDelivered(socket().native_handle())) return End();
         due_ = idle_until_;
@@ -300,10 +299,8 @@ class ConnectionOver final : public RestConnection,
     if (parts_.draining.load(std::memory_order_relaxed) || client_ended_ || IsOld()) {
       head_.keep_alive = false;
     }
-    ReplyOptions how = {head_.verb, head_.keep_alive, head_.http_1_0};
-    if (call_ != nullptr) how.ids = &call_->ids();
-    how.allow_origin = AllowedOrigin(head_.origin, options_.allow_origin);
-    reply_.Set(std::move(reply), how);
+    reply_.Set(std::move(reply), head_, call_ != nullptr ? &call_->ids() : nullptr,
+               options_.allow_origin);
     Expect(Phase::kWriting,
            options_.response_timeout > Duration(0)
                ? options_.response_timeout + std::chrono::seconds(reply_.bytes() >> 20)
@@ -315,7 +312,8 @@ class ConnectionOver final : public RestConnection,
 
   void Sent(ErrorCode error) {
     if (call_ != nullptr && (error || ended_)) {
-      call_->SetCode(late_ ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kCancelled);
+      call_->SetCode(Now() < response_due_ ? absl::StatusCode::kCancelled
+                                           : absl::StatusCode::kDeadlineExceeded);
     }
     EndCall();
     reply_.Clear();
@@ -362,11 +360,10 @@ class ConnectionOver final : public RestConnection,
   CertificateNames certificate_;
   Phase phase_ = Phase::kOpening;
   TimePoint due_ = kNever;
-  bool reading_ = false;  // Into buffer_.
+  bool reading_ = false;
   bool client_ended_ = false;
   bool ended_ = false;
-  bool late_ = false;  // The client has not taken the response in time.
-  TimePoint response_due_;
+  TimePoint response_due_;  // The client is to have the last response by then.
   TimePoint idle_until_;
   boost::beast::flat_buffer buffer_;
 

@@ -39,18 +39,12 @@ RestReply RefusalReply(const RestRefusal& refusal);
 // Compresses a text that is worth it, if `accept_encoding` says that the client can read it.
 void CompressReply(absl::string_view accept_encoding, RestReply& reply);
 
-struct ReplyOptions {
-  absl::string_view verb;  // The request's.
-  bool keep_alive = true;
-  bool http_1_0 = false;
-  const RequestIds* ids = nullptr;
-  absl::string_view allow_origin = {};  // What the browser's request may come from; empty: none.
-};
-
 // A response on its way to the socket.
 class OutgoingReply {
  public:
-  void Set(RestReply reply, const ReplyOptions& options);
+  // `head` is the request's; `ids` may be null; `allow_origin` as RestOptions has it.
+  void Set(RestReply reply, const RestHead& head, const RequestIds* ids,
+           absl::string_view allow_origin);
   void Clear() { reply_ = RestReply(); }
 
   // Until Clear.

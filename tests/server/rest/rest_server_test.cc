@@ -298,8 +298,8 @@ TEST(RestServerTest, DropsWhoDoesNotTakeTheResponse) {
   EXPECT_EQ(server.Metric("normd_inflight_bytes"), 0);
 }
 
-// A client that sends a request and ends its side. The response is 1 MiB: the kernel takes it whole,
-// and delivers part of it before anybody reads.
+// A client that sends a request and ends its side. The response is 1 MiB: the kernel takes it
+// whole, and delivers part of it before anybody reads.
 class LastResponseTest : public ::testing::TestWithParam<const char*> {
  protected:
   void Begin(RestOptions rest) {
