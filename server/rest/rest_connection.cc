@@ -144,6 +144,7 @@ class ConnectionOver final : public RestConnection,
     due_ = limit > Duration(0) ? Now() + limit : kNever;
   }
 
+  // A body begins and ends while no read is in progress: its bytes have come where Room said.
   void Read() {
     if (reading_) return;
     reading_ = true;
