@@ -1,8 +1,5 @@
 #include "server/http/http_connection.h"
 
-#include <linux/sockios.h>
-#include <sys/ioctl.h>
-
 #include <chrono>
 #include <optional>
 #include <type_traits>
@@ -13,10 +10,10 @@
 #include "boost/asio/post.hpp"
 #include "boost/asio/ssl/context.hpp"
 #include "boost/asio/ssl/stream.hpp"
-#include "boost/asio/steady_timer.hpp"
 #include "boost/asio/write.hpp"
 #include "boost/beast/core/tcp_stream.hpp"
 #include "boost/beast/http/status.hpp"
+#include "server/http/connection_end.h"
 #include "server/http/request_head.h"
 
 namespace normd {
@@ -27,11 +24,6 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using tcp = boost::asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
-
-// The interval between checks of the acknowledgements of a client that has ended its side.
-constexpr auto kDeliveryCheck = std::chrono::milliseconds(5);
-
-TimePoint Now() { return std::chrono::steady_clock::now(); }
 
 std::string RemoteAddress(const tcp::socket& socket) {
   ErrorCode error;
@@ -98,6 +90,7 @@ class ConnectionOver final : public HttpConnection,
   void Drop() override {
     held_.phase = ConnectionPhase::kEnding;
     dropped_ = true;
+    end_.Cancel();
     tcp_stream().close();
     response_.body.reset();
     const auto last = std::move(at_handler_);
@@ -165,7 +158,7 @@ class ConnectionOver final : public HttpConnection,
     counters_.CountResponse(response_.status);
     response_head_ = HeadOf(response_, reason);
     tcp_stream().expires_after(options_.timeout);
-    give_up_ = Now() + options_.timeout;
+    give_up_ = std::chrono::steady_clock::now() + options_.timeout;
     const std::size_t body_bytes = head_only_ ? 0 : response_.body->size();
     const std::array<asio::const_buffer, 2> parts = {
         asio::buffer(response_head_), asio::buffer(response_.body->data(), body_bytes)};
@@ -179,56 +172,19 @@ class ConnectionOver final : public HttpConnection,
     if (error) return;
     response_.body.reset();
     held_.phase = ConnectionPhase::kEnding;
-    if constexpr (kTls) {
-      // Without a proper end of TLS, the client could not tell it from a truncated response.
-      stream_.async_shutdown([self = Self()](ErrorCode) {
-        if (!self->dropped_) self->CloseAfterClient();
-      });
-    } else {
-      CloseAfterClient();
-    }
-  }
-
-  void CloseAfterClient() {
-    ErrorCode ignored;
-    tcp_stream().socket().shutdown(tcp::socket::shutdown_send, ignored);
-    // The response may still be on its way, and closing would cut it off. So the client's bytes are
-    // read and discarded until it closes its end, or the response's time is over.
-    Linger();
-  }
-
-  void Linger() {
-    tcp_stream().async_read_some(asio::buffer(thrown_away_),
-                                 [self = Self()](ErrorCode error, std::size_t) {
-                                   if (!error && !self->dropped_) self->Linger();
-                                   if (error == asio::error::eof) self->AwaitDelivery();
-                                 });
-  }
-
-  // A client may end its side before it has the response, or while part of that is still in its
-  // kernel's window. The close would reset the connection, and bytes in flight would be lost.
-  void AwaitDelivery() {
-    int unacknowledged = 0;
-    const int socket = tcp_stream().socket().native_handle();
-    if (dropped_ || Now() >= give_up_ || ioctl(socket, SIOCOUTQ, &unacknowledged) != 0 ||
-        unacknowledged == 0) {
-      return;
-    }
-    pause_.expires_after(kDeliveryCheck);
-    pause_.async_wait([self = Self()](ErrorCode) { self->AwaitDelivery(); });
+    end_.Begin(stream_, tcp_stream().socket().native_handle(), give_up_, [self = Self()](bool) {});
   }
 
   void CountTimeout() { ++counters_.timeouts; }
 
   Stream stream_;
-  asio::steady_timer pause_{stream_.get_executor()};
+  ConnectionEnd end_{stream_.get_executor()};
   TimePoint give_up_ = kNever;  // The deadline of the response.
   HeldConnection held_;
   const HttpServerOptions& options_;
   const HttpHandler& handler_;
   HttpCounters& counters_;
   RequestHead head_;
-  std::array<char, 4096> thrown_away_;
   bool head_only_ = false;
   bool dropped_ = false;
   // This object, until the response comes or it is dropped.

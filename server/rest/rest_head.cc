@@ -103,4 +103,21 @@ RestRefusal ReadHead(const BeastHead& parsed, RestHead& head) {
   return {};
 }
 
+absl::string_view AllowedOrigin(absl::string_view origin, absl::string_view allowed) {
+  if (origin.empty() || allowed.empty()) return "";
+  if (allowed == "*") return "*";
+  for (const absl::string_view one : absl::StrSplit(allowed, ',')) {
+    if (one == origin) return origin;
+  }
+  return "";
+}
+
+// Browsers send this header with what a page of another server asks for. Such a page must not reach
+// a server of the machine that it is read on.
+RestRefusal CheckOrigin(absl::string_view origin, absl::string_view allowed) {
+  if (origin.empty() || !AllowedOrigin(origin, allowed).empty()) return {};
+  return {403, absl::StrCat("Origin: \"", Printable(origin, 64),
+                            "\", wanted none, or one of --http_allow_origin")};
+}
+
 }  // namespace normd

@@ -50,6 +50,11 @@ using BeastHead = boost::beast::http::header<true, boost::beast::http::fields>;
 // Source: RFC 9112, 5.2, 6.1, 6.3 and 11.2; RFC 9110, 7.2.
 RestRefusal ReadHead(const BeastHead& parsed, RestHead& head);
 
+// The `origin` of a browser's request if it may use the response, or "*" if each may; `allowed` is
+// RestOptions::allow_origin.
+absl::string_view AllowedOrigin(absl::string_view origin, absl::string_view allowed);
+RestRefusal CheckOrigin(absl::string_view origin, absl::string_view allowed);
+
 }  // namespace normd
 
 #endif  // NORMD_SERVER_REST_REST_HEAD_H_

@@ -29,6 +29,49 @@ bool Accepts(absl::string_view list, absl::string_view encoding) {
          absl::StrContains(rest.substr(0, rest.find(',')), "q=0.");
 }
 
+// The first lines, up to the empty one.
+std::string HeadOf(const RestReply& reply, const RestHead& request, const RequestIds* ids,
+                   absl::string_view allowed) {
+  namespace http = boost::beast::http;
+  const auto reason = http::obsolete_reason(static_cast<http::status>(reply.status));
+  std::string head = absl::StrCat("HTTP/1.1 ", reply.status, " ",
+                                  absl::string_view(reason.data(), reason.size()), "\r\n");
+  // A status of 204 has no body and no length.
+  if (reply.status != 204) {
+    const bool binary = !reply.data.empty();
+    absl::StrAppend(&head, "Content-Type: application/", binary ? "octet-stream" : "json", "\r\n",
+                    "Content-Length: ", reply.body_bytes(), "\r\n");
+    if (binary)
+      absl::StrAppend(&head, "Inference-Header-Content-Length: ", reply.text.size(), "\r\n");
+  }
+  head += reply.headers;
+  if (ids != nullptr && !ids->request_id.empty()) {
+    absl::StrAppend(&head, "x-request-id: ", ids->request_id, "\r\n");
+  }
+  if (ids != nullptr && !ids->traceparent.empty()) {
+    absl::StrAppend(&head, "traceparent: ", ids->traceparent, "\r\n");
+  }
+  const absl::string_view origin = AllowedOrigin(request.origin, allowed);
+  if (!origin.empty()) {
+    absl::StrAppend(&head, "Access-Control-Allow-Origin: ", origin,
+                    "\r\nVary: Origin\r\nAccess-Control-Expose-Headers: "
+                    "Inference-Header-Content-Length, Retry-After, x-request-id\r\n");
+    if (request.verb == "OPTIONS") {  // Before a request.
+      head +=
+          "Access-Control-Allow-Methods: GET, POST, HEAD\r\n"
+          "Access-Control-Allow-Headers: *, Authorization\r\n"
+          "Access-Control-Max-Age: 600\r\n";
+    }
+  }
+  if (!request.keep_alive) {
+    head += "Connection: close\r\n";
+  } else if (request.http_1_0) {
+    head += "Connection: keep-alive\r\n";
+  }
+  head += "\r\n";
+  return head;
+}
+
 }  // namespace
 
 std::size_t RestReply::body_bytes() const {
@@ -118,38 +161,14 @@ void CompressReply(absl::string_view accept_encoding, RestReply& reply) {
   absl::StrAppend(&reply.headers, "Content-Encoding: ", gzip ? "gzip" : "deflate", "\r\n");
 }
 
-std::string HeadOf(const RestReply& reply, const ReplyOptions& options) {
-  namespace http = boost::beast::http;
-  const auto reason = http::obsolete_reason(static_cast<http::status>(reply.status));
-  std::string head = absl::StrCat("HTTP/1.1 ", reply.status, " ",
-                                  absl::string_view(reason.data(), reason.size()), "\r\n");
-  // A status of 204 has no body and no length.
-  if (reply.status != 204) {
-    const bool binary = !reply.data.empty();
-    absl::StrAppend(&head, "Content-Type: application/", binary ? "octet-stream" : "json", "\r\n",
-                    "Content-Length: ", reply.body_bytes(), "\r\n");
-    if (binary)
-      absl::StrAppend(&head, "Inference-Header-Content-Length: ", reply.text.size(), "\r\n");
-  }
-  head += reply.headers;
-  if (!options.request_id.empty()) {
-    absl::StrAppend(&head, "x-request-id: ", options.request_id, "\r\n");
-  }
-  if (!options.traceparent.empty()) {
-    absl::StrAppend(&head, "traceparent: ", options.traceparent, "\r\n");
-  }
-  if (!options.allow_origin.empty()) {
-    absl::StrAppend(&head, "Access-Control-Allow-Origin: ", options.allow_origin,
-                    "\r\nVary: Origin\r\nAccess-Control-Expose-Headers: "
-                    "Inference-Header-Content-Length, Retry-After, x-request-id\r\n");
-  }
-  if (!options.keep_alive) {
-    head += "Connection: close\r\n";
-  } else if (options.http_1_0) {
-    head += "Connection: keep-alive\r\n";
-  }
-  head += "\r\n";
-  return head;
+void OutgoingReply::Set(RestReply reply, const RestHead& head, const RequestIds* ids,
+                        absl::string_view allow_origin) {
+  reply_ = std::move(reply);
+  head_ = HeadOf(reply_, head, ids, allow_origin);
+  parts_ = {boost::asio::buffer(head_)};
+  if (head.verb == "HEAD") return;
+  parts_.push_back(boost::asio::buffer(reply_.text));
+  for (const Buffer& data : reply_.data) parts_.emplace_back(data.data(), data.size());
 }
 
 }  // namespace normd

@@ -9,10 +9,13 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "base/buffer.h"
 #include "base/clock.h"
+#include "boost/asio/buffer.hpp"
 #include "kernels/types.h"
 #include "operations/geometry.h"
+#include "server/accept/request_ids.h"
 #include "server/rest/rest_head.h"
 
 namespace normd {
@@ -36,15 +39,23 @@ RestReply RefusalReply(const RestRefusal& refusal);
 // Compresses a text that is worth it, if `accept_encoding` says that the client can read it.
 void CompressReply(absl::string_view accept_encoding, RestReply& reply);
 
-struct ReplyOptions {
-  bool keep_alive = true;
-  bool http_1_0 = false;
-  absl::string_view request_id;
-  absl::string_view traceparent;
-  absl::string_view allow_origin;  // What the browser's request may come from; empty: none.
+// A response on its way to the socket.
+class OutgoingReply {
+ public:
+  // `head` is the request's; `ids` may be null; `allow_origin` as RestOptions has it.
+  void Set(RestReply reply, const RestHead& head, const RequestIds* ids,
+           absl::string_view allow_origin);
+  void Clear() { reply_ = RestReply(); }
+
+  // Until Clear.
+  absl::Span<const boost::asio::const_buffer> parts() const { return parts_; }
+  std::size_t bytes() const { return boost::asio::buffer_size(parts_); }
+
+ private:
+  RestReply reply_;
+  std::string head_;
+  absl::InlinedVector<boost::asio::const_buffer, 4> parts_;
 };
-// The response's first lines, up to the empty one.
-std::string HeadOf(const RestReply& reply, const ReplyOptions& options);
 
 }  // namespace normd
 

@@ -99,6 +99,16 @@ class Raw:
         except OSError:
             return True
 
+    def trickle(self):
+        """Takes at most a KiB of what has come. False when the server has ended the connection."""
+        self.socket.setblocking(False)
+        try:
+            return bool(self.socket.recv(1024))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
     def reset(self, within):
         """Whether the server resets the connection, of which nothing is read."""
         poll = select.poll()

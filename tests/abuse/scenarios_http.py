@@ -2,14 +2,16 @@
 
 import contextlib
 import gzip
+import pathlib
 import resource
 import signal
 import socket
+import ssl
 import struct
 import time
 import zlib
 
-from harness import MIB, Skip, require, scenario, wait_until
+from harness import MIB, Broken, Certificates, Skip, require, scenario, wait_until
 from http_client import INFER, Raw, binary, chunk, head, request
 
 ATTACKER = "127.0.0.2"
@@ -136,6 +138,64 @@ def http_unread(context):
                 # Beyond its share the attacker was refused at once.
                 require(answer is None or answer[0] == 429, f"and their connections end: {answer}")
             context.note(f"{held:.0f} of 64 MiB held")
+
+
+def undelivered(server):
+    """MiB that the kernel keeps for the attacker, also of connections that the server has closed."""
+    total = 0
+    for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, _, queues = line.split()[:5]
+        if local.endswith(f":{server.http_address[1]:04X}") and remote.startswith("0200007F:"):
+            total += int(queues.split(":")[0], 16)
+    return total / MIB
+
+
+@scenario("13", "connections that trickle their last response count, and are reset when its time is over")
+def http_trickled(context):
+    count = 16 if context.short else 200
+    flags = (f"--max_connections={2 * count}", f"--max_peer_connections={count}")
+    with context.normd("--response_timeout=2s", *flags) as server, server.unharmed(protocol="http"):
+        def sent():
+            return server.metric("normd_requests_total", method="Infer", code="OK")
+
+        before = sent()
+        with contextlib.ExitStack() as stack:
+            opened = connections(stack, server, count, request(LARGE, Connection="close"),
+                                 source=ATTACKER, window=4096)
+            wait_until(lambda: sent() - before >= count, 20, "the kernel has the responses")
+            begin, left = time.monotonic(), list(opened)
+            for client in opened:
+                client.socket.shutdown(socket.SHUT_WR)
+            held = undelivered(server)
+            require(held > count / 2, f"the kernel keeps {held:.1f} MiB")
+            with Raw(server.http_address, source=ATTACKER) as another:
+                require(another.closed(1), "the connections count")
+            while left:
+                require(time.monotonic() - begin < 15, f"{len(left)} of {count} still trickle")
+                left = [client for client in left if client.trickle()]
+                time.sleep(0.1)
+            context.note(f"{held:.0f} MiB held, ended after {time.monotonic() - begin:.1f} s")
+            wait_until(lambda: undelivered(server) == 0, 5, "the kernel keeps nothing")
+            require_answer(server, "afterwards", source=ATTACKER)
+
+
+@scenario("19", "behind TLS: a client that has ended its side gets the end of TLS over HTTP too")
+def http_end_of_tls(context):
+    context.tls = Certificates()
+    with context.normd() as server:
+        trust = ssl.create_default_context(cafile=context.tls.ca)
+        trust.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
+        for fields in ({}, {"Connection": "close"}):
+            with Raw(server.http_address) as client:
+                client.socket = trust.wrap_socket(client.socket, server_hostname="localhost",
+                                                  suppress_ragged_eofs=False)
+                client.send(request(SMALL, **fields))
+                require(client.read()[0] == 200, "served")
+                socket.socket.shutdown(client.socket, socket.SHUT_WR)  # Below TLS.
+                try:
+                    require(client.socket.recv(1) == b"", "nothing more comes")
+                except ssl.SSLError as error:
+                    raise Broken("the response looks cut off") from error
 
 
 @scenario("13", "a pipeline is answered in order, and read no faster than its answers are")

@@ -94,6 +94,12 @@ void HttpPeer::WaitClosed() const {
   }
 }
 
+void HttpPeer::WaitReset() const {
+  pollfd wait = {fd_, 0, 0};
+  while (poll(&wait, 1, -1) <= 0) {
+  }
+}
+
 std::string HttpGet(int port, const std::string& path, const char* source,
                     const std::string& headers) {
   HttpPeer peer(port, source);

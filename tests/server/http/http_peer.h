@@ -28,6 +28,8 @@ class HttpPeer {
   std::string ReadSome();
   // Waits until the server closes the connection, and reads nothing.
   void WaitClosed() const;
+  // Waits until the server resets the connection, and reads nothing.
+  void WaitReset() const;
 
  private:
   int fd_ = -1;

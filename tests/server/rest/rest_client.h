@@ -24,6 +24,7 @@ class RestClient {
   bool Send(absl::string_view bytes) { return peer_.Send(bytes); }
   void EndSending() { peer_.EndSending(); }
   void WaitClosed() const { peer_.WaitClosed(); }
+  void WaitReset() const { peer_.WaitReset(); }
   // The next response. Of one to HEAD only the head comes.
   RestAnswer Read(bool head_only = false);
   RestAnswer Call(absl::string_view request) {

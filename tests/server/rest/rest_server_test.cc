@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -297,29 +298,58 @@ TEST(RestServerTest, DropsWhoDoesNotTakeTheResponse) {
   EXPECT_EQ(server.Metric("normd_inflight_bytes"), 0);
 }
 
-// The response is 1 MiB: the kernel takes it whole, and delivers part of it before anybody reads.
-void ExpectDelivery(const std::string& request) {
-  RestOptions rest;
-  rest.max_connections = 1;
-  TestServer server(WithRest(rest));
-  RestClient client(server.http_port());
-  ASSERT_TRUE(client.Send(request));
-  while (server.Metric("normd_requests_total{model=\"layer_norm_1024\",version=\"1\","
-                       "method=\"Infer\",code=\"OK\"}") < 1) {
-    std::this_thread::yield();
+// A client that sends a request and ends its side. The response is 1 MiB: the kernel takes it
+// whole, and delivers part of it before anybody reads.
+class LastResponseTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  void Begin(RestOptions rest) {
+    rest.max_connections = 1;
+    rest.threads = 1;
+    server_.emplace(WithRest(rest));
+    client_.emplace(server_->http_port());
+    ASSERT_TRUE(client_->Send(GoodRequest(256, GetParam())));
+    while (server_->Metric("normd_requests_total{model=\"layer_norm_1024\",version=\"1\","
+                           "method=\"Infer\",code=\"OK\"}") < 1) {
+      std::this_thread::yield();
+    }
+    client_->EndSending();
   }
-  client.EndSending();
-  // There is room for another once the server has closed.
-  while (RestClient(server.http_port()).Get("/v2").status != 200) std::this_thread::yield();
-  const RestAnswer answer = client.Read();
+  // Whether there is room for another.
+  bool HasEnded() const { return RestClient(server_->http_port()).Get("/v2").status == 200; }
+
+  std::optional<TestServer> server_;
+  std::optional<RestClient> client_;
+};
+
+INSTANTIATE_TEST_SUITE_P(, LastResponseTest, ::testing::Values("", "Connection: close\r\n"));
+
+TEST_P(LastResponseTest, IsDeliveredToWhoEndsItsSideAndWaits) {
+  Begin({});
+  // The server's thread has seen the client's end before it sees these.
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(HasEnded()) << "a connection counts until it has ended";
+  const RestAnswer answer = client_->Read();
   EXPECT_EQ(answer.status, 200);
   EXPECT_GT(answer.body.size(), 256 * 4096U);
+  while (!HasEnded()) std::this_thread::yield();
 }
 
-TEST(RestServerTest, DeliversToWhoEndsItsSideAndWaits) { ExpectDelivery(GoodRequest(256)); }
+TEST_P(LastResponseTest, IsGivenUpWhenItsTimeIsOver) {
+  RestOptions rest;
+  rest.response_timeout = std::chrono::milliseconds(100);
+  Begin(rest);
+  while (!HasEnded()) std::this_thread::yield();
+  EXPECT_EQ(client_->Read().status, 0) << "the kernel keeps nothing for it";
+}
 
-TEST(RestServerTest, DeliversTheLastResponseToWhoEndsItsSide) {
-  ExpectDelivery(GoodRequest(256, "Connection: close\r\n"));
+// The same for a client that asks for no more and does not end its side either.
+TEST(RestServerTest, EndsAnIdleConnectionWithAResponseThatIsNotTaken) {
+  RestOptions rest;
+  rest.response_timeout = std::chrono::milliseconds(100);
+  TestServer server(WithRest(rest));
+  RestClient client(server.http_port());
+  ASSERT_TRUE(client.Send(GoodRequest(256)));
+  client.WaitReset();
+  EXPECT_EQ(client.Read().status, 0);
 }
 
 TEST(RestServerTest, BoundsConnections) {

@@ -1,0 +1,70 @@
+#include "server/http/connection_end.h"
+
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace normd {
+namespace {
+
+// Pauses double up to this one, so that a thousand clients that take their time cost little.
+constexpr Duration kLongestPause = std::chrono::milliseconds(320);
+// As many of a client's bytes are discarded at most.
+constexpr std::size_t kMostDiscarded = std::size_t{4} << 20;
+
+}  // namespace
+
+bool IsDelivered(int socket) {
+  int unacknowledged = 0;
+  if (ioctl(socket, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0) return true;
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  return getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
+         info.tcpi_state == TCP_CLOSE;
+}
+
+void ConnectionEnd::Cancel() {
+  socket_ = -1;
+  pause_.cancel();
+}
+
+void ConnectionEnd::EndSending(Done done) {
+  shutdown(socket_, SHUT_WR);
+  Look(std::move(done));
+}
+
+void ConnectionEnd::Look(Done done) {
+  const TimePoint now = std::chrono::steady_clock::now();
+  const bool client_ended = Discard();
+  if (!delivered_ && IsDelivered(socket_)) {
+    delivered_ = true;
+    deadline_ = std::min(deadline_, now + kLinger);
+  }
+  if ((delivered_ && client_ended) || now >= deadline_ || discarded_ > kMostDiscarded) {
+    return done(delivered_);
+  }
+  pause_.expires_at(std::min(now + pause_length_, deadline_));
+  pause_length_ = std::min(2 * pause_length_, kLongestPause);
+  pause_.async_wait([this, done = std::move(done)](boost::system::error_code) {
+    if (socket_ >= 0) Look(done);
+  });
+}
+
+// Whether the client has ended its side.
+bool ConnectionEnd::Discard() {
+  std::array<char, 16384> bytes;
+  while (discarded_ <= kMostDiscarded) {
+    const ssize_t count = recv(socket_, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (count <= 0) return count == 0 || errno != EAGAIN;
+    discarded_ += static_cast<std::size_t>(count);
+  }
+  return false;
+}
+
+}  // namespace normd
