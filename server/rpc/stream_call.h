@@ -1,9 +1,9 @@
 // One NormalizeStream call.
 //
-// Its thoughts: a driven stream (driven_stream.h), whose messages become pieces (StreamInput),
-// which are pushed, computed and answered in order (PieceLine), within the budgets (StreamWindow)
-// and the client's time (StreamPatience). The call joins them: each event tells them a fact, and
-// each action of the driver follows from what they say.
+// It is a driven stream (driven_stream.h) that joins four parts: StreamInput makes pieces of the
+// messages, PieceLine has them until they are answered, StreamWindow keeps them within the budgets,
+// and StreamPatience bounds the client's time. Each event tells the parts a fact, and each action
+// of the driver follows from what they say.
 //
 // Finish waits for every piece in the queue or in a lane, for the write in progress and for the
 // alarm of a full queue. The client's turn is bounded also after Finish, until it has taken the

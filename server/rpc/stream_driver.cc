@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "server/rpc/norm_messages.h"
