@@ -81,27 +81,22 @@ template <typename Request, typename Response>
 struct InferMethod {
   Method method;
   absl::Status (InferMethods::*body)(const Request&, Response&, ControlCall&) const;
-  ControlPlace place;
+  ControlPlace place = ControlPlace::kHere;
 };
 // clang++ 14 deduces no aggregates by itself.
 template <typename Request, typename Response>
 InferMethod(Method, absl::Status (InferMethods::*)(const Request&, Response&, ControlCall&) const,
-            ControlPlace) -> InferMethod<Request, Response>;
+            ControlPlace = ControlPlace::kHere) -> InferMethod<Request, Response>;
 
 namespace infer {
 
-inline constexpr InferMethod kServerLive{Method::kServerLive, &InferMethods::ServerLive,
-                                         ControlPlace::kHere};
-inline constexpr InferMethod kServerReady{Method::kServerReady, &InferMethods::ServerReady,
-                                          ControlPlace::kHere};
-inline constexpr InferMethod kModelReady{Method::kModelReady, &InferMethods::ModelReady,
-                                         ControlPlace::kHere};
-inline constexpr InferMethod kServerMetadata{Method::kServerMetadata, &InferMethods::ServerMetadata,
-                                             ControlPlace::kHere};
-inline constexpr InferMethod kModelMetadata{Method::kModelMetadata, &InferMethods::ModelMetadata,
-                                            ControlPlace::kHere};
-inline constexpr InferMethod kModelConfig{Method::kModelConfig, &InferMethods::ModelConfig,
-                                          ControlPlace::kHere};
+inline constexpr InferMethod kServerLive{Method::kServerLive, &InferMethods::ServerLive};
+inline constexpr InferMethod kServerReady{Method::kServerReady, &InferMethods::ServerReady};
+inline constexpr InferMethod kModelReady{Method::kModelReady, &InferMethods::ModelReady};
+inline constexpr InferMethod kServerMetadata{Method::kServerMetadata,
+                                             &InferMethods::ServerMetadata};
+inline constexpr InferMethod kModelMetadata{Method::kModelMetadata, &InferMethods::ModelMetadata};
+inline constexpr InferMethod kModelConfig{Method::kModelConfig, &InferMethods::ModelConfig};
 inline constexpr InferMethod kModelStatistics{Method::kModelStatistics,
                                               &InferMethods::ModelStatistics, ControlPlace::kLists};
 inline constexpr InferMethod kRepositoryIndex{Method::kRepositoryIndex,
@@ -112,20 +107,18 @@ inline constexpr InferMethod kRepositoryModelUnload{Method::kRepositoryModelUnlo
                                                     &InferMethods::Unload, ControlPlace::kLoads};
 inline constexpr InferMethod kSystemSharedMemoryStatus{
     Method::kSharedMemoryStatus, &InferMethods::SystemStatus, ControlPlace::kLists};
-inline constexpr InferMethod kSystemSharedMemoryRegister{
-    Method::kSharedMemoryRegister, &InferMethods::SystemRegister, ControlPlace::kHere};
-inline constexpr InferMethod kSystemSharedMemoryUnregister{
-    Method::kSharedMemoryUnregister, &InferMethods::SystemUnregister, ControlPlace::kHere};
+inline constexpr InferMethod kSystemSharedMemoryRegister{Method::kSharedMemoryRegister,
+                                                         &InferMethods::SystemRegister};
+inline constexpr InferMethod kSystemSharedMemoryUnregister{Method::kSharedMemoryUnregister,
+                                                           &InferMethods::SystemUnregister};
 inline constexpr InferMethod kCudaSharedMemoryStatus{
     Method::kCudaSharedMemory, &InferMethods::CudaStatus, ControlPlace::kLists};
-inline constexpr InferMethod kCudaSharedMemoryRegister{
-    Method::kCudaSharedMemory, &InferMethods::CudaRegister, ControlPlace::kHere};
-inline constexpr InferMethod kCudaSharedMemoryUnregister{
-    Method::kCudaSharedMemory, &InferMethods::CudaUnregister, ControlPlace::kHere};
-inline constexpr InferMethod kTraceSetting{Method::kTraceSetting, &InferMethods::TraceSetting,
-                                           ControlPlace::kHere};
-inline constexpr InferMethod kLogSettings{Method::kLogSettings, &InferMethods::LogSettings,
-                                          ControlPlace::kHere};
+inline constexpr InferMethod kCudaSharedMemoryRegister{Method::kCudaSharedMemory,
+                                                       &InferMethods::CudaRegister};
+inline constexpr InferMethod kCudaSharedMemoryUnregister{Method::kCudaSharedMemory,
+                                                         &InferMethods::CudaUnregister};
+inline constexpr InferMethod kTraceSetting{Method::kTraceSetting, &InferMethods::TraceSetting};
+inline constexpr InferMethod kLogSettings{Method::kLogSettings, &InferMethods::LogSettings};
 
 }  // namespace infer
 }  // namespace normd

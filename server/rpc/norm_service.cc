@@ -1,11 +1,11 @@
 #include "server/rpc/norm_service.h"
 
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "server/rpc/control_messages.h"
+#include "normd/v1/norm_service.grpc.pb.h"
+#include "server/rpc/driven_stream.h"
 #include "server/rpc/normalize_call.h"
 #include "server/rpc/stream_call.h"
 
@@ -77,132 +77,94 @@ v1::SharedMemoryInfo ToInfo(const ListedRegion& listed, TimePoint now) {
 }  // namespace
 
 NormService::NormService(CallEnvironment& environment, const Readiness& readiness, ServerInfo info)
-    : environment_(environment),
+    : RawService(v1::NormService::service_full_name()),
+      environment_(environment),
       readiness_(readiness),
       info_(std::move(info)),
-      started_(environment.accept.clock.Now()) {}
-
-grpc::ServerUnaryReactor* NormService::Normalize(grpc::CallbackServerContext* context,
-                                                 const grpc::ByteBuffer* request,
-                                                 grpc::ByteBuffer* response) {
-  return NormalizeCall::Begin(environment_, *context, Method::kNormalize,
-                              {*request, *response, codec_});
+      started_(environment.accept.clock.Now()) {
+  AddUnary("Normalize", [this](Context* context, const Bytes* request, Bytes* response) {
+    return NormalizeCall::Begin(environment_, *context, Method::kNormalize,
+                                {*request, *response, codec_});
+  });
+  AddStream("NormalizeStream", [this](Context* context) {
+    return BeginStream<StreamCall>(environment_.options, environment_.accept, *context);
+  });
+  AddControl(environment, {"ListModels", Method::kListModels, ControlPlace::kLists},
+             &NormService::ListModels);
+  AddControl(environment, {"GetModel", Method::kGetModel}, &NormService::GetModel);
+  AddControl(environment, {"LoadModel", Method::kLoadModel, ControlPlace::kLoads},
+             &NormService::LoadModel);
+  AddControl(environment, {"UnloadModel", Method::kUnloadModel, ControlPlace::kLoads},
+             &NormService::UnloadModel);
+  AddControl(environment, {"GetServerInfo", Method::kGetServerInfo}, &NormService::GetServerInfo);
+  AddControl(environment, {"ListSharedMemory", Method::kListSharedMemory, ControlPlace::kLists},
+             &NormService::ListSharedMemory);
 }
 
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* NormService::NormalizeStream(
-    grpc::CallbackServerContext* context) {
-  try {
-    const std::shared_ptr<StreamCall> call =
-        StreamCall::Create(environment_.options, environment_.accept, *context);
-    call->Start();
-    return call.get();  // It keeps itself until gRPC is done with it.
-  } catch (const std::bad_alloc&) {
-    // Streams have no reactor that needs no memory; gRPC ends the call with UNIMPLEMENTED.
-    return nullptr;
+absl::Status NormService::ListModels(const v1::ListModelsRequest& /*wanted*/,
+                                     grpc::ByteBuffer& answer, ControlCall& call) {
+  const ModelRegistry& registry = environment_.accept.registry;
+  const auto fill = [&registry](v1::ListModelsResponse& list) {
+    for (const ModelStatus& status : registry.List()) *list.add_models() = ToInfo(status);
+  };
+  return models_.Get(registry.changes(), call.arrival(), environment_.accept.clock, fill, answer);
+}
+
+absl::Status NormService::GetModel(const v1::GetModelRequest& wanted, v1::GetModelResponse& answer,
+                                   ControlCall& call) {
+  absl::Status name = CheckModelName(wanted.model());
+  if (!name.ok()) return name;
+  const auto status = environment_.accept.registry.Get(wanted.model(), wanted.version());
+  if (!status.ok()) return status.status();
+  call.SetModel(status->model);
+  *answer.mutable_model() = ToInfo(*status);
+  return absl::OkStatus();
+}
+
+absl::Status NormService::LoadModel(const v1::LoadModelRequest& wanted,
+                                    v1::LoadModelResponse& answer, ControlCall& call) {
+  absl::Status name = CheckModelName(wanted.model());
+  if (!name.ok()) return name;
+  const auto status = environment_.accept.registry.Load(wanted.model(), wanted.version());
+  if (!status.ok()) return status.status();
+  call.SetModel(status->model);
+  *answer.mutable_model() = ToInfo(*status);
+  return absl::OkStatus();
+}
+
+absl::Status NormService::UnloadModel(const v1::UnloadModelRequest& wanted,
+                                      v1::UnloadModelResponse& answer, ControlCall& /*call*/) {
+  absl::Status name = CheckModelName(wanted.model());
+  if (!name.ok()) return name;
+  const auto versions = environment_.accept.registry.Unload(wanted.model(), wanted.version());
+  if (!versions.ok()) return versions.status();
+  for (const std::int64_t version : *versions) answer.add_versions(version);
+  return absl::OkStatus();
+}
+
+absl::Status NormService::GetServerInfo(const v1::GetServerInfoRequest& /*wanted*/,
+                                        v1::GetServerInfoResponse& answer, ControlCall& /*call*/) {
+  answer.set_version(info_.version);
+  answer.set_cuda(info_.cuda);
+  answer.set_simd(info_.simd);
+  for (const std::string& lane : info_.lanes) answer.add_lanes(lane);
+  answer.set_max_request_bytes(environment_.accept.limits.max_request_bytes);
+  answer.set_max_inflight_bytes(info_.max_inflight_bytes);
+  answer.set_uptime_ns((environment_.accept.clock.Now() - started_).count());
+  answer.set_ready(readiness_.ready());
+  answer.set_shared_memory_listen(info_.shared_memory_listen);
+  return absl::OkStatus();
+}
+
+absl::Status NormService::ListSharedMemory(const v1::ListSharedMemoryRequest& /*wanted*/,
+                                           v1::ListSharedMemoryResponse& answer,
+                                           ControlCall& /*call*/) {
+  if (environment_.accept.regions == nullptr) return absl::OkStatus();
+  const TimePoint now = environment_.accept.clock.Now();
+  for (const ListedRegion& listed : environment_.accept.regions->ListAll()) {
+    *answer.add_regions() = ToInfo(listed, now);
   }
-}
-
-grpc::ServerUnaryReactor* NormService::ListModels(grpc::CallbackServerContext* context,
-                                                  const grpc::ByteBuffer* request,
-                                                  grpc::ByteBuffer* response) {
-  auto body = [this](const v1::ListModelsRequest&, grpc::ByteBuffer& answer,
-                     const ControlCall& call) {
-    const ModelRegistry& registry = environment_.accept.registry;
-    const auto fill = [&registry](v1::ListModelsResponse& list) {
-      for (const ModelStatus& status : registry.List()) *list.add_models() = ToInfo(status);
-    };
-    return models_.Get(registry.changes(), call.arrival(), environment_.accept.clock, fill, answer);
-  };
-  return BeginControl<v1::ListModelsRequest, grpc::ByteBuffer>(
-      environment_, *context, Method::kListModels, *request, *response, body, ControlPlace::kLists);
-}
-
-grpc::ServerUnaryReactor* NormService::GetModel(grpc::CallbackServerContext* context,
-                                                const grpc::ByteBuffer* request,
-                                                grpc::ByteBuffer* response) {
-  auto body = [this](const v1::GetModelRequest& wanted, v1::GetModelResponse& answer,
-                     ControlCall& call) {
-    absl::Status name = CheckModelName(wanted.model());
-    if (!name.ok()) return name;
-    const auto status = environment_.accept.registry.Get(wanted.model(), wanted.version());
-    if (!status.ok()) return status.status();
-    call.SetModel(status->model);
-    *answer.mutable_model() = ToInfo(*status);
-    return absl::OkStatus();
-  };
-  return BeginControl<v1::GetModelRequest, v1::GetModelResponse>(
-      environment_, *context, Method::kGetModel, *request, *response, body);
-}
-
-grpc::ServerUnaryReactor* NormService::LoadModel(grpc::CallbackServerContext* context,
-                                                 const grpc::ByteBuffer* request,
-                                                 grpc::ByteBuffer* response) {
-  auto body = [this](const v1::LoadModelRequest& wanted, v1::LoadModelResponse& answer,
-                     ControlCall& call) {
-    absl::Status name = CheckModelName(wanted.model());
-    if (!name.ok()) return name;
-    const auto status = environment_.accept.registry.Load(wanted.model(), wanted.version());
-    if (!status.ok()) return status.status();
-    call.SetModel(status->model);
-    *answer.mutable_model() = ToInfo(*status);
-    return absl::OkStatus();
-  };
-  return BeginControl<v1::LoadModelRequest, v1::LoadModelResponse>(
-      environment_, *context, Method::kLoadModel, *request, *response, body, ControlPlace::kLoads);
-}
-
-grpc::ServerUnaryReactor* NormService::UnloadModel(grpc::CallbackServerContext* context,
-                                                   const grpc::ByteBuffer* request,
-                                                   grpc::ByteBuffer* response) {
-  auto body = [this](const v1::UnloadModelRequest& wanted, v1::UnloadModelResponse& answer,
-                     ControlCall&) {
-    absl::Status name = CheckModelName(wanted.model());
-    if (!name.ok()) return name;
-    const auto versions = environment_.accept.registry.Unload(wanted.model(), wanted.version());
-    if (!versions.ok()) return versions.status();
-    for (const std::int64_t version : *versions) answer.add_versions(version);
-    return absl::OkStatus();
-  };
-  return BeginControl<v1::UnloadModelRequest, v1::UnloadModelResponse>(
-      environment_, *context, Method::kUnloadModel, *request, *response, body,
-      ControlPlace::kLoads);
-}
-
-grpc::ServerUnaryReactor* NormService::GetServerInfo(grpc::CallbackServerContext* context,
-                                                     const grpc::ByteBuffer* request,
-                                                     grpc::ByteBuffer* response) {
-  auto body = [this](const v1::GetServerInfoRequest&, v1::GetServerInfoResponse& answer,
-                     ControlCall&) {
-    answer.set_version(info_.version);
-    answer.set_cuda(info_.cuda);
-    answer.set_simd(info_.simd);
-    for (const std::string& lane : info_.lanes) answer.add_lanes(lane);
-    answer.set_max_request_bytes(environment_.accept.limits.max_request_bytes);
-    answer.set_max_inflight_bytes(info_.max_inflight_bytes);
-    answer.set_uptime_ns((environment_.accept.clock.Now() - started_).count());
-    answer.set_ready(readiness_.ready());
-    answer.set_shared_memory_listen(info_.shared_memory_listen);
-    return absl::OkStatus();
-  };
-  return BeginControl<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
-      environment_, *context, Method::kGetServerInfo, *request, *response, body);
-}
-
-grpc::ServerUnaryReactor* NormService::ListSharedMemory(grpc::CallbackServerContext* context,
-                                                        const grpc::ByteBuffer* request,
-                                                        grpc::ByteBuffer* response) {
-  auto body = [this](const v1::ListSharedMemoryRequest&, v1::ListSharedMemoryResponse& answer,
-                     ControlCall&) {
-    if (environment_.accept.regions == nullptr) return absl::OkStatus();
-    const TimePoint now = environment_.accept.clock.Now();
-    for (const ListedRegion& listed : environment_.accept.regions->ListAll()) {
-      *answer.add_regions() = ToInfo(listed, now);
-    }
-    return absl::OkStatus();
-  };
-  return BeginControl<v1::ListSharedMemoryRequest, v1::ListSharedMemoryResponse>(
-      environment_, *context, Method::kListSharedMemory, *request, *response, body,
-      ControlPlace::kLists);
+  return absl::OkStatus();
 }
 
 }  // namespace normd

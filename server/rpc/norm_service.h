@@ -1,35 +1,23 @@
-// normd.v1.NormService over gRPC's callback API.
+// normd.v1.NormService over gRPC.
 
 #ifndef NORMD_SERVER_RPC_NORM_SERVICE_H_
 #define NORMD_SERVER_RPC_NORM_SERVICE_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "grpcpp/grpcpp.h"
-#include "normd/v1/norm_service.grpc.pb.h"
+#include "absl/status/status.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "normd/v1/norm_service.pb.h"
+#include "server/accept/control_call.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/kept_list.h"
 #include "server/rpc/norm_messages.h"
+#include "server/rpc/raw_service.h"
 #include "server/rpc/readiness.h"
-#include "server/rpc/served_service.h"
 
 namespace normd {
-
-// Every method takes its messages raw: those with tensors so that they are decoded without copies
-// (see wire/), the others so that a malformed message gets the same error as any other bad request,
-// while gRPC's own parsing would answer UNIMPLEMENTED.
-using NormServiceBase = v1::NormService::WithRawCallbackMethod_Normalize<
-    v1::NormService::WithRawCallbackMethod_NormalizeStream<
-        v1::NormService::WithRawCallbackMethod_ListModels<
-            v1::NormService::WithRawCallbackMethod_GetModel<
-                v1::NormService::WithRawCallbackMethod_LoadModel<
-                    v1::NormService::WithRawCallbackMethod_UnloadModel<
-                        v1::NormService::WithRawCallbackMethod_GetServerInfo<
-                            v1::NormService::WithRawCallbackMethod_ListSharedMemory<
-                                v1::NormService::Service>>>>>>>>;
 
 // The part of GetServerInfo's response that the accept path does not have.
 struct ServerInfo {
@@ -44,38 +32,25 @@ struct ServerInfo {
 // Thread-safe. No handler blocks: loads and unloads run on CallEnvironment::loads, lists on
 // CallEnvironment::lists, and all other calls end at once or in a completion. Every call passes the
 // same admission, is counted as active, and is recorded with its code and duration.
-class NormService final : public NormServiceBase {
+class NormService final : public RawService {
  public:
   // `environment` and `readiness` outlive the service; the service outlives its calls.
   NormService(CallEnvironment& environment, const Readiness& readiness, ServerInfo info);
 
-  ServedService served() { return {this, v1::NormService::service_full_name()}; }
-
-  grpc::ServerUnaryReactor* Normalize(grpc::CallbackServerContext* context,
-                                      const grpc::ByteBuffer* request,
-                                      grpc::ByteBuffer* response) override;
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* NormalizeStream(
-      grpc::CallbackServerContext* context) override;
-  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
-                                       const grpc::ByteBuffer* request,
-                                       grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context,
-                                     const grpc::ByteBuffer* request,
-                                     grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* LoadModel(grpc::CallbackServerContext* context,
-                                      const grpc::ByteBuffer* request,
-                                      grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* UnloadModel(grpc::CallbackServerContext* context,
-                                        const grpc::ByteBuffer* request,
-                                        grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
-                                          const grpc::ByteBuffer* request,
-                                          grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* ListSharedMemory(grpc::CallbackServerContext* context,
-                                             const grpc::ByteBuffer* request,
-                                             grpc::ByteBuffer* response) override;
-
  private:
+  absl::Status ListModels(const v1::ListModelsRequest& wanted, grpc::ByteBuffer& answer,
+                          ControlCall& call);
+  absl::Status GetModel(const v1::GetModelRequest& wanted, v1::GetModelResponse& answer,
+                        ControlCall& call);
+  absl::Status LoadModel(const v1::LoadModelRequest& wanted, v1::LoadModelResponse& answer,
+                         ControlCall& call);
+  absl::Status UnloadModel(const v1::UnloadModelRequest& wanted, v1::UnloadModelResponse& answer,
+                           ControlCall& call);
+  absl::Status GetServerInfo(const v1::GetServerInfoRequest& wanted,
+                             v1::GetServerInfoResponse& answer, ControlCall& call);
+  absl::Status ListSharedMemory(const v1::ListSharedMemoryRequest& wanted,
+                                v1::ListSharedMemoryResponse& answer, ControlCall& call);
+
   CallEnvironment& environment_;
   const Readiness& readiness_;
   const ServerInfo info_;

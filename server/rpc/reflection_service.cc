@@ -11,6 +11,7 @@
 #include "base/printable.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
+#include "grpc/reflection/v1alpha/reflection.pb.h"
 #include "server/rpc/call_arrival.h"
 #include "server/rpc/received_message.h"
 #include "server/rpc/status.h"
@@ -121,7 +122,7 @@ Reflection::Reflection(AcceptEnvironment& environment, std::vector<std::string> 
     : environment_(environment), services_(std::move(services)) {
   // By their files, which are linked, and so described, only if something refers to them.
   for (const pb::Descriptor* const message :
-       {Request::descriptor(), reflection_v1alpha::ServerReflectionRequest::descriptor()}) {
+       {Request::descriptor(), grpc::reflection::v1alpha::ServerReflectionRequest::descriptor()}) {
     services_.push_back(message->file()->service(0)->full_name());
   }
   std::sort(services_.begin(), services_.end());

@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "grpc/reflection/v1/reflection.grpc.pb.h"
-#include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
+#include "grpc/reflection/v1/reflection.pb.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/accept/environment.h"
+#include "server/rpc/raw_service.h"
 
 namespace normd {
 
@@ -40,29 +40,15 @@ class Reflection {
   std::vector<std::string> services_;
 };
 
-// One version: `Base` is the generated service with a raw method.
-template <typename Base>
-class ReflectionService final : public Base {
+// One version, by the name of its service.
+class ReflectionService final : public RawService {
  public:
   // `reflection` outlives it.
-  explicit ReflectionService(const Reflection& reflection) : reflection_(reflection) {}
-
-  Reflection::Reactor* ServerReflectionInfo(grpc::CallbackServerContext* context) override {
-    return reflection_.Begin(*context);
+  ReflectionService(const Reflection& reflection, std::string name) : RawService(std::move(name)) {
+    AddStream("ServerReflectionInfo",
+              [&reflection](Context* context) { return reflection.Begin(*context); });
   }
-
- private:
-  const Reflection& reflection_;
 };
-
-namespace reflection_v1 = grpc::reflection::v1;
-namespace reflection_v1alpha = grpc::reflection::v1alpha;
-using ReflectionV1 =
-    ReflectionService<reflection_v1::ServerReflection::WithRawCallbackMethod_ServerReflectionInfo<
-        reflection_v1::ServerReflection::Service>>;
-using ReflectionV1Alpha = ReflectionService<
-    reflection_v1alpha::ServerReflection::WithRawCallbackMethod_ServerReflectionInfo<
-        reflection_v1alpha::ServerReflection::Service>>;
 
 // Both, for registration.
 struct ReflectionServices {
@@ -70,8 +56,8 @@ struct ReflectionServices {
       : reflection(environment, std::move(services)) {}
 
   const Reflection reflection;
-  ReflectionV1 v1{reflection};
-  ReflectionV1Alpha v1alpha{reflection};
+  ReflectionService v1{reflection, "grpc.reflection.v1.ServerReflection"};
+  ReflectionService v1alpha{reflection, "grpc.reflection.v1alpha.ServerReflection"};
 };
 
 }  // namespace normd

@@ -17,45 +17,24 @@ std::shared_ptr<StreamCall> StreamCall::Create(const CallOptions& options,
                                                AcceptEnvironment& accept,
                                                grpc::CallbackServerContext& context) {
   std::shared_ptr<StreamCall> call(new StreamCall(options, accept, context));
-  accept.active.Add(call);
-  call->self_ = call;
+  call->Enter(call);
   call->weak_ = call;
   return call;
 }
 
 StreamCall::StreamCall(const CallOptions& options, AcceptEnvironment& accept,
                        grpc::CallbackServerContext& context)
-    : options_(options),
-      accept_(accept),
-      context_(context),
-      call_(accept, ArrivalOf(context, Method::kNormalizeStream, accept)),
-      patience_(options.stream_idle_timeout, call_.arrival()) {
-  if (call_.caller() == nullptr) return;
-  call_.caller()->delivered.open_streams.fetch_add(1, std::memory_order_relaxed);
-}
-
-// Records the facts of an event, and acts on them if no other thread does.
-template <typename Facts>
-void StreamCall::Record(const Facts& facts) {
-  bool drive = false;
-  {
-    MutexLock lock(mutex_);
-    facts();
-    drive = BecomeDriver();
-  }
-  if (drive) Drive();
-}
-
-void StreamCall::Start() {
-  const absl::Status allowed = CatchAll([this] { return call_.Authorize(); });
-  Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!allowed.ok()) Fail(allowed);
-  });
-}
+    : DrivenStream(accept, context, ArrivalOf(context, Method::kNormalizeStream, accept)),
+      options_(options),
+      patience_(options.stream_idle_timeout, call_.arrival()) {}
 
 // Events.
 
 void StreamCall::OnReadDone(bool ok) {
+  if (TakeMessage(ok)) Drive();
+}
+
+bool StreamCall::TakeMessage(bool ok) {
   const TimePoint begin = accept_.clock.Now();
   std::vector<grpc::Slice> slices;
   StreamPartView part;
@@ -67,24 +46,19 @@ void StreamCall::OnReadDone(bool ok) {
       return read.ok() && first ? TakeHeader(part) : read;
     });
   }
-  bool drive = false;
-  {
-    MutexLock lock(mutex_);
-    reading_ = false;
-    half_closed_ = !ok;
-    unsettled_ = true;
-    patience_.OnProgress(begin);
-    const auto take = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      if (!ok) return TakeEnd();
-      return first ? Accept() : TakeChunk(part, slices);
-    };
-    if (status.ok() && status_.ok()) status = CatchAll(take);
-    decode_time_ += accept_.clock.Now() - begin;
-    if (!status.ok()) Fail(status);
-    drive = BecomeDriver();
-  }
-  slices.clear();
-  if (drive) Drive();
+  MutexLock lock(mutex_);
+  reading_ = false;
+  half_closed_ = !ok;
+  window_.OnMessage();
+  patience_.OnProgress(begin);
+  const auto take = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!ok) return TakeEnd();
+    return first ? Accept() : TakeChunk(part, slices);
+  };
+  if (status.ok() && status_.ok()) status = CatchAll(take);
+  decode_time_ += accept_.clock.Now() - begin;
+  if (!status.ok()) Fail(status);
+  return BecomeDriver();
 }
 
 void StreamCall::OnWriteDone(bool ok) {
@@ -92,49 +66,37 @@ void StreamCall::OnWriteDone(bool ok) {
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     writing_ = false;
     patience_.OnTaken(accept_.clock.Now());
-    inside_bytes_ -= std::exchange(response_bytes_, 0);
-    overdraft_over_ = overdraws_ && first_piece_ > overdrawn_piece_;
+    window_.OnWritten(line_.first());
     if (!ok) Fail(absl::CancelledError("the client left while it was answered"));
   });
 }
 
 void StreamCall::OnRoom(bool overdraft) {
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    awaits_room_ = false;
-    has_room_ = true;
+    window_.OnRoom(overdraft, line_.next());
     const TimePoint now = accept_.clock.Now();
     patience_.OnProgress(now);  // The client's turn begins.
     if (!overdraft) return;
-    overdraws_ = true;
-    overdraft_over_ = false;
-    overdrawn_piece_ = NextPiece();
-    patience_.BeginOverdraft(now, CallOptions::PatienceFor(options_.stream_idle_timeout,
-                                                           HeldBytes(limits().max_piece_bytes())));
+    const std::int64_t bytes =
+        HeldBytes(accepted_request_.geometry(), accepted_request_.stream->limits.max_piece_bytes());
+    patience_.BeginOverdraft(now, CallOptions::PatienceFor(options_.stream_idle_timeout, bytes));
   });
-}
-
-void StreamCall::OnCancel() {
-  Abort(call_.deadline() <= accept_.clock.Now()
-            ? absl::DeadlineExceededError("the deadline passed before the stream's end")
-            : absl::CancelledError("the client cancelled the stream"));
-}
-
-void StreamCall::Abort(const absl::Status& status) {
-  Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Fail(status); });
 }
 
 void StreamCall::AbortIfQuiet(TimePoint quiet_since, const absl::Status& status) {
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const bool waits = reading_ && !writing_ && pieces_.empty() && !ServersTurn();
-    if (!accepted_ || (waits && patience_.last_progress() <= quiet_since)) Fail(status);
+    const bool waits = reading_ && !writing_ && line_.empty() && !ServersTurn();
+    if (!accepted() || (waits && patience_.last_progress() <= quiet_since)) Fail(status);
   });
 }
 
 void StreamCall::OnAlarm() {
-  Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { waiting_ = false; });
+  Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { queue_full_ = false; });
 }
 
-bool StreamCall::ServersTurn() const { return computing_ > 0 || waiting_ || awaits_room_; }
+bool StreamCall::ServersTurn() const {
+  return line_.computing() || queue_full_ || window_.awaits_room();
+}
 
 void StreamCall::OnIdleAlarm() {
   const TimePoint now = accept_.clock.Now();
@@ -178,29 +140,24 @@ void StreamCall::OnComputed(std::uint64_t number, Completion&& completion) {
     call_.metrics().RecordStages(completion.stages, completion.batch.requests);
   }
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    --computing_;
+    line_.OnDone();
     if (!status_.ok()) return;
     const auto take = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return TakeResult(number, completion);
+      return line_.SetResult(number, completion, accepted_request_.outputs);
     };
     const absl::Status status = completion.status.ok() ? CatchAll(take) : completion.status;
     if (!status.ok()) Fail(status);
   });
 }
 
-void StreamCall::OnDone() {
-  const std::shared_ptr<StreamCall> self = std::move(self_);
-  accept_.active.Remove(this);
-  if (call_.caller() != nullptr) {
-    call_.caller()->delivered.open_streams.fetch_sub(1, std::memory_order_relaxed);
-  }
+void StreamCall::OnEnd() {
   StageTimes stages;
   BatchInfo batch;
   {
     MutexLock lock(mutex_);
     done_ = true;
-    stages = stages_;
-    batch = batch_;
+    stages = line_.totals().stages;
+    batch = line_.batch();
   }
   // A client that left has not read the status.
   if (call_.code() != absl::StatusCode::kOk && context_.IsCancelled()) {
@@ -240,7 +197,7 @@ absl::Status StreamCall::TakeHeader(const StreamPartView& part) {
 
 absl::Status StreamCall::Accept() {
   input_.emplace(*call_.model(), accepted_request_);
-  accepted_ = true;
+  window_.Open(accepted_request_.stream->limits, accepted_request_.geometry());
   return absl::OkStatus();
 }
 
@@ -248,55 +205,28 @@ absl::Status StreamCall::TakeChunk(const StreamPartView& part,
                                    const std::vector<grpc::Slice>& slices) {
   received_.clear();
   if (absl::Status status = input_->Take(part, slices, received_); !status.ok()) return status;
-  inside_bytes_ += part.size;
-  last_chunk_bytes_ = part.size;
-  for (ReceivedPiece& piece : received_) {
-    const std::uint64_t number = NextPiece();
-    Piece& added = pieces_.emplace_back();
-    added.geometry = piece.geometry;
-    added.request = MakePiece(number, std::move(piece));
-    added.id = added.request->id;
-  }
+  window_.OnChunk(part.size);
+  for (ReceivedPiece& piece : received_) line_.Add(MakePiece(std::move(piece)));
   received_.clear();
   return absl::OkStatus();
 }
 
 absl::Status StreamCall::TakeEnd() const {
-  if (!accepted_) return absl::InvalidArgumentError("part: no message, wanted the header");
+  if (!accepted()) return absl::InvalidArgumentError("part: no message, wanted the header");
   return input_->TakeEnd();
 }
 
-std::unique_ptr<Request> StreamCall::MakePiece(std::uint64_t number, ReceivedPiece piece) {
+std::unique_ptr<Request> StreamCall::MakePiece(ReceivedPiece piece) {
   std::unique_ptr<Request> request = MakeRequest(accept_, call_, accepted_request_, piece.geometry);
   for (ByteViews& views : piece.inputs) request->inputs.push_back({std::move(views), {}});
   request->input_owner = std::move(piece.owner);
   request->arrival = accept_.clock.Now();
   request->may_be_dropped = false;  // The stream was admitted as a whole.
   request->stages[Stage::kDecode] = std::exchange(decode_time_, Duration(0));
-  request->done = [this, number](Completion&& completion) {
+  request->done = [this, number = line_.next()](Completion&& completion) {
     OnComputed(number, std::move(completion));
   };
   return request;
-}
-
-absl::Status StreamCall::TakeResult(std::uint64_t number, Completion& completion) {
-  Piece& piece = pieces_[number - first_piece_];
-  absl::StatusOr<PieceOutput> output =
-      PieceOutput::Create(piece.geometry, std::move(completion.outputs), accepted_request_.outputs);
-  if (!output.ok()) return output.status();
-  piece.output = *std::move(output);
-  piece.batch_id = completion.batch.id;
-  for (std::size_t i = 0; i < kStageCount; ++i) {
-    stages_[static_cast<Stage>(i)] += completion.stages[static_cast<Stage>(i)];
-  }
-  batch_ = std::move(completion.batch);
-  return absl::OkStatus();
-}
-
-void StreamCall::Fail(const absl::Status& status) {
-  if (!status_.ok() || finished_) return;
-  status_ = status;
-  call_.Cancel();
 }
 
 }  // namespace normd

@@ -1,14 +1,11 @@
-// The driver of a stream: acts on the facts that events have recorded.
+// The driver of a NormalizeStream: acts on the facts that events have recorded.
 
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <string>
+#include <optional>
 #include <utility>
-#include <vector>
 
-#include "absl/numeric/int128.h"
-#include "server/accept/client_status.h"
 #include "server/rpc/norm_messages.h"
 #include "server/rpc/status.h"
 #include "server/rpc/stream_call.h"
@@ -17,126 +14,64 @@
 namespace normd {
 namespace {
 
-// The most in one response message: within the default limits of gRPC's clients, and still in a
-// cache.
-constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;
 // The time until a full queue is asked again. Long against a batch, short against a time-out.
 constexpr auto kQueueFullWait = std::chrono::milliseconds(5);
 
 }  // namespace
 
-bool StreamCall::BecomeDriver() { return !std::exchange(driving_, true); }
-
-void StreamCall::Drive() {
-  for (;;) {
-    Step step;
-    {
-      MutexLock lock(mutex_);
-      const absl::Status status = CatchAll([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        Next(step);
-        return absl::OkStatus();
-      });
-      if (!status.ok()) {
-        Fail(status);
-        continue;
-      }
-      if (step.kind == Step::Kind::kNone) driving_ = false;
-      // After the last operation the call may be gone: `driving_` stays set, so that nobody drives
-      // again.
-    }
-    switch (step.kind) {
-      case Step::Kind::kNone: return;
-      case Step::Kind::kWatch: Watch(step.until_idle); break;
-      case Step::Kind::kSettle: Settle(step.bytes); break;
-      case Step::Kind::kAwaitRoom: accept_.admission.AwaitRoom(lease_, step.bytes, weak_); break;
-      case Step::Kind::kEndOverdraft: accept_.admission.EndOverdraft(lease_); break;
-      case Step::Kind::kPush: Push(step); break;
-      case Step::Kind::kRead: StartRead(&incoming_); break;
-      case Step::Kind::kWrite: StartWrite(&outgoing_); break;
-      case Step::Kind::kWriteLast:
-        StartWriteAndFinish(&outgoing_, grpc::WriteOptions(), grpc::Status::OK);
-        return;
-      case Step::Kind::kCancel:
-        if (alarm_ != nullptr) alarm_->Cancel();
-        accept_.admission.StopAwaiting(lease_);
-        // The status waits behind the message that the client does not take.
-        if (step.abandon) context_.TryCancel();
-        for (const std::uint64_t id : step.ids) accept_.queue.Cancel(id);
-        break;
-      case Step::Kind::kFinish:
-        Finish(ToGrpc(call_.End(step.status), options_.retry_after, context_));
-        return;
-    }
-  }
-}
-
-void StreamCall::Next(Step& step) {
-  if (finished_) return;
-  if (!status_.ok()) return NextOfFailed(step);
-  if (NextWatch(step) || NextOfLease(step)) return;
+StreamCall::Action StreamCall::Next() {
+  if (Action watch = NextWatch()) return watch;
+  if (Action settle = NextOfLease()) return settle;
   // Reading comes before the lanes: a push may compute the piece before it returns.
-  if (NextRead(step)) return;
-  if (!writing_ && NextWrite(step)) {
-    writing_ = true;
-    patience_.OnWrite(accept_.clock.Now());
-  } else if (pushed_ < pieces_.size() && !waiting_) {
-    step.kind = Step::Kind::kPush;
-    step.request = std::move(pieces_[pushed_++].request);
-    ++computing_;
-  }
+  if (Action read = NextRead()) return read;
+  if (Action write = NextWrite()) return write;
+  return NextPush();
 }
 
-void StreamCall::NextOfFailed(Step& step) {
-  if (!told_queue_) {
-    told_queue_ = true;
-    step.kind = Step::Kind::kCancel;
-    step.abandon = writing_ && std::exchange(abandoned_, false);
-    for (std::size_t i = 0; i < pushed_; ++i) {
-      if (!pieces_[i].output.has_value()) step.ids.push_back(pieces_[i].id);
+StreamCall::Action StreamCall::NextOfFailed() {
+  const bool abandon = writing_ && std::exchange(abandoned_, false);
+  if (!std::exchange(told_queue_, true)) return Abandon(abandon);
+  // The status waits behind the message that the client does not take.
+  if (abandon) return [this] { context_.TryCancel(); };
+  // The client should read the reason, so the status waits behind the message, but not for ever.
+  if (writing_) return NextWatch();
+  if (line_.computing() || queue_full_) return nullptr;
+  window_.Clear();  // Only the status is kept.
+  if (Action settle = NextOfLease()) return settle;
+  if (Action watch = NextWatch()) return watch;
+  finished_ = true;
+  patience_.OnProgress(accept_.clock.Now());
+  return [this, status = status_] {
+    Finish(ToGrpc(call_.End(status), options_.retry_after, context_));
+  };
+}
+
+// Ends the work for a client that will get no result.
+StreamCall::Action StreamCall::Abandon(bool abandon) {
+  return [this, abandon, pieces = line_.Abandon(), input = std::exchange(input_, std::nullopt)] {
+    if (alarm_ != nullptr) alarm_->Cancel();
+    accept_.admission.StopAwaiting(lease_);
+    if (abandon) context_.TryCancel();
+    for (const PieceLine::Piece& piece : pieces) {
+      if (piece.request == nullptr && !piece.output.has_value()) accept_.queue.Cancel(piece.id);
     }
-    // Destroyed with the step, after the lock is released.
-    step.pieces.swap(pieces_);
-    step.input.swap(input_);
-  } else if (writing_ && std::exchange(abandoned_, false)) {
-    step.kind = Step::Kind::kCancel;
-    step.abandon = true;
-  } else if (writing_) {
-    // The client should read the reason, so the status waits behind the message, but not for ever.
-    NextWatch(step);
-  } else if (computing_ == 0 && !waiting_) {
-    inside_bytes_ = 0;  // Only the status is kept.
-    if (NextOfLease(step) || NextWatch(step)) return;
-    step.kind = Step::Kind::kFinish;
-    step.status = status_;
-    finished_ = true;
-    patience_.OnProgress(accept_.clock.Now());
-  }
+  };
 }
 
-bool StreamCall::NextWatch(Step& step) {
-  if (watched_ || !patience_.bounded()) return false;
-  step.kind = Step::Kind::kWatch;
-  step.until_idle = patience_.CheckAt() - accept_.clock.Now();
+StreamCall::Action StreamCall::NextWatch() {
+  if (watched_ || !patience_.bounded()) return nullptr;
   watched_ = true;
-  return true;
+  return [this, until_idle = patience_.CheckAt() - accept_.clock.Now()] { Watch(until_idle); };
 }
 
 // Adjusts the lease to the bytes inside.
-bool StreamCall::NextOfLease(Step& step) {
-  const std::int64_t held = accepted_ ? HeldBytes(inside_bytes_) : 0;
-  if (held != leased_bytes_ || unsettled_) {
-    step.kind = Step::Kind::kSettle;
-    step.bytes = held - std::exchange(leased_bytes_, held);
-    unsettled_ = false;
-    return true;
+StreamCall::Action StreamCall::NextOfLease() {
+  if (const std::optional<std::int64_t> bytes = window_.Settle()) {
+    return [this, bytes = *bytes] { Settle(bytes); };
   }
-  if (overdraws_ && (overdraft_over_ || !status_.ok())) {
-    step.kind = Step::Kind::kEndOverdraft;
-    overdraws_ = false;
-    patience_.EndOverdraft();
-    return true;
-  }
-  return false;
+  if (!window_.EndOverdraft()) return nullptr;
+  patience_.EndOverdraft();
+  return [this] { accept_.admission.EndOverdraft(lease_); };
 }
 
 void StreamCall::Settle(std::int64_t bytes) {
@@ -145,80 +80,40 @@ void StreamCall::Settle(std::int64_t bytes) {
   if (bytes < 0) lease_.Return(-bytes);
 }
 
-bool StreamCall::NextRead(Step& step) {
-  if (reading_ || half_closed_ || awaits_room_) return false;
-  const bool more = accepted_ && input_->received_bytes() < input_bytes();
-  if (accepted_ && inside_bytes_ + limits().max_chunk_bytes() > limits().window_bytes) {
-    return false;
-  }
+StreamCall::Action StreamCall::NextRead() {
+  if (reading_ || half_closed_ || window_.awaits_room() || !window_.Fits()) return nullptr;
   // The header, and the half-close after the last chunk, take no room.
-  const bool may_read = !more || std::exchange(has_room_, false) ||
-                        (overdraws_ && NextPiece() == overdrawn_piece_) ||
-                        accept_.admission.MayGrow(lease_);
-  if (may_read) {
-    step.kind = Step::Kind::kRead;
-    reading_ = true;
-  } else {
-    step.kind = Step::Kind::kAwaitRoom;
-    step.bytes = HeldBytes(last_chunk_bytes_);
-    awaits_room_ = true;
+  const bool more =
+      accepted() && input_->received_bytes() < accepted_request_.geometry().InputBytes();
+  if (more && !window_.TakeRoom(line_.next()) && !accept_.admission.MayGrow(lease_)) {
+    return
+        [this, bytes = window_.AwaitRoom()] { accept_.admission.AwaitRoom(lease_, bytes, weak_); };
   }
-  return true;
+  reading_ = true;
+  return [this] { StartRead(&incoming_); };
 }
 
-bool StreamCall::NextWrite(Step& step) {
-  if (!accepted_) return false;
-  step.kind = Step::Kind::kWrite;
+StreamCall::Action StreamCall::NextWrite() {
+  if (writing_ || !accepted()) return nullptr;
+  Action write = [this] { StartWrite(&outgoing_); };
   if (!header_sent_) {
     header_sent_ = true;
     SetOutgoing({grpc::Slice(EncodeStreamHeader(*call_.model(), accepted_request_))});
-  } else if (!pieces_.empty() && pieces_.front().output.has_value()) {
-    WriteChunk();
-  } else if (half_closed_ && pieces_.empty()) {
-    WriteTrailer();
-    step.kind = Step::Kind::kWriteLast;
+  } else if (line_.has_chunk()) {
+    const PieceLine::Chunk chunk = line_.TakeChunk();
+    SetOutgoing({grpc::Slice(EncodeStreamChunkHead(chunk.data.size())), chunk.data});
+    window_.OnWrite(chunk.answered_bytes);
+  } else if (half_closed_ && line_.empty()) {
+    SetOutgoing({grpc::Slice(EncodeStreamTrailer(line_.totals()))});
+    write = [this] { StartWriteAndFinish(&outgoing_, grpc::WriteOptions(), grpc::Status::OK); };
     finished_ = true;
     patience_.OnProgress(accept_.clock.Now());
   } else {
-    step.kind = Step::Kind::kNone;
-    return false;
+    return nullptr;
   }
-  return true;
-}
-
-// The inputs' share of the piece's sent bytes.
-std::int64_t StreamCall::ResponseBytes(const Piece& piece) {
-  const std::int64_t bytes = piece.output->bytes();
-  if (piece.sent_bytes == bytes) return piece.geometry.InputBytes();
-  // In 128 bits: a piece may be as large as a window, 2^40 bytes.
-  return static_cast<std::int64_t>(absl::uint128(piece.sent_bytes) * piece.geometry.InputBytes() /
-                                   bytes);
-}
-
-void StreamCall::WriteChunk() {
-  Piece& piece = pieces_.front();
-  const std::int64_t left = piece.output->bytes() - piece.sent_bytes;
-  const std::int64_t size = std::min(left, kChunkBytes);
-  const grpc::Slice data = piece.output->Next(size);
-  SetOutgoing({grpc::Slice(EncodeStreamChunkHead(static_cast<std::size_t>(size))), data});
-  const std::int64_t answered = ResponseBytes(piece);
-  piece.sent_bytes += size;
-  sent_bytes_ += size;
-  response_bytes_ = ResponseBytes(piece) - answered;
-  if (size < left) return;
-  if (std::exchange(last_batch_, piece.batch_id) != piece.batch_id) ++batches_;
-  pieces_.pop_front();
-  ++first_piece_;
-  --pushed_;
-}
-
-void StreamCall::WriteTrailer() {
-  StreamTotals totals;
-  totals.stages = stages_;
-  totals.pieces = static_cast<std::int64_t>(first_piece_);
-  totals.batches = batches_;
-  totals.bytes = sent_bytes_;
-  SetOutgoing({grpc::Slice(EncodeStreamTrailer(totals))});
+  writing_ = true;
+  patience_.OnWrite(accept_.clock.Now());
+  return write;
 }
 
 void StreamCall::SetOutgoing(std::initializer_list<grpc::Slice> slices) {
@@ -226,17 +121,24 @@ void StreamCall::SetOutgoing(std::initializer_list<grpc::Slice> slices) {
   accept_.metrics.AddPayload(0, static_cast<std::int64_t>(outgoing_.Length()));
 }
 
-void StreamCall::Push(Step& step) {
-  const absl::Status status = accept_.queue.Push(step.request);
+StreamCall::Action StreamCall::NextPush() {
+  if (queue_full_) return nullptr;
+  std::unique_ptr<Request> request = line_.Push();
+  if (request == nullptr) return nullptr;
+  return [this, request = std::move(request)]() mutable { Push(std::move(request)); };
+}
+
+void StreamCall::Push(std::unique_ptr<Request> request) {
+  const absl::Status status = accept_.queue.Push(request);
   if (status.ok()) return;
   {
     MutexLock lock(mutex_);
-    --computing_;
+    line_.OnDone();
     if (!status_.ok()) return;
     if (!absl::IsResourceExhausted(status)) return Fail(status);
     // The stream has its share of the budgets and waits for a place in the queue.
-    pieces_[--pushed_].request = std::move(step.request);
-    waiting_ = true;
+    line_.PutBack(std::move(request));
+    queue_full_ = true;
   }
   // A new alarm: this may be running in the old one's callback.
   alarm_ = std::make_unique<grpc::Alarm>();

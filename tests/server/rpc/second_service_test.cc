@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "server/rpc/normalize_call.h"
+#include "server/rpc/raw_service.h"
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/test_server.h"
 #include "wire/grpc_slices.h"
@@ -76,18 +77,14 @@ class PlainCodec final : public MessageCodec {
   }
 };
 
-class PlainService final : public grpc::Service {
+class PlainService final : public RawService {
  public:
-  explicit PlainService(CallEnvironment& environment) {
-    AddMethod(new grpc::internal::RpcServiceMethod(kMethod, grpc::internal::RpcMethod::NORMAL_RPC,
-                                                   nullptr));
-    using Handler = grpc::internal::CallbackUnaryHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
-    MarkMethodRawCallback(0, new Handler([this, &environment](grpc::CallbackServerContext* context,
-                                                              const grpc::ByteBuffer* request,
-                                                              grpc::ByteBuffer* response) {
-                            return NormalizeCall::Begin(environment, *context, Method::kNormalize,
-                                                        {*request, *response, codec_});
-                          }));
+  explicit PlainService(CallEnvironment& environment) : RawService(kName) {
+    AddUnary("Normalize",
+             [this, &environment](Context* context, const Bytes* request, Bytes* response) {
+               return NormalizeCall::Begin(environment, *context, Method::kNormalize,
+                                           {*request, *response, codec_});
+             });
   }
 
  private:
@@ -101,7 +98,7 @@ class SecondServiceTest : public ::testing::Test {
     TestServerOptions options;
     options.more_services = [&service](CallEnvironment& environment) {
       service = std::make_unique<PlainService>(environment);
-      return std::vector<ServedService>{{service.get(), kName}};
+      return std::vector<ServedService>{service->served()};
     };
     return options;
   }
