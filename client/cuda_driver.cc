@@ -13,9 +13,6 @@ namespace {
 // From the driver's documented interface.
 using Result = int;  // CUresult; 0: success.
 using Context = void*;
-struct IpcHandle {
-  std::array<char, 64> bytes;
-};
 
 absl::Status Check(Result result, const char* call) {
   if (result == 0) return absl::OkStatus();
@@ -25,6 +22,10 @@ absl::Status Check(Result result, const char* call) {
 }  // namespace
 
 struct CudaDriver::Calls {
+  struct IpcHandle {
+    std::array<char, 64> bytes;
+  };
+
   Result (*init)(unsigned) = nullptr;
   Result (*device_get)(int*, int) = nullptr;
   Result (*retain)(Context*, int) = nullptr;
@@ -95,7 +96,7 @@ absl::StatusOr<DeviceAddress> CudaDriver::Allocate(int device, std::size_t bytes
 
 absl::StatusOr<std::string> CudaDriver::HandleOf(int device, DeviceAddress address) const {
   absl::Status status = Enter(device);
-  IpcHandle handle{};
+  Calls::IpcHandle handle{};
   if (status.ok()) status = Check(calls_->handle(&handle, address), "cuIpcGetMemHandle");
   if (!status.ok()) return status;
   return std::string(handle.bytes.data(), handle.bytes.size());
