@@ -141,7 +141,7 @@ def explain(config: ChannelConfig, error: Error) -> Error:
 
 
 def host_and_port(target: str) -> tuple[str, str]:
-    """Those of a target that is one address; empty for others."""
+    """The host and the port of a target that is one address; empty for others."""
     for scheme in ("dns:", "ipv4:", "ipv6:", "///"):
         target = target.removeprefix(scheme)
     host, _, port = target.rpartition(":")

@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 _HEALTH_CHECK = _protocol.method("Check", _protocol.HEALTH_SERVICE)
 _HEALTH_REQUEST = _protocol.message("grpc.health.v1.HealthCheckRequest")
 _HEALTH_RESPONSE = _protocol.message("grpc.health.v1.HealthCheckResponse")
-_NAMES = (
+_NAMES_OF_METHODS = (
     "ListModels",
     "GetModel",
     "LoadModel",
@@ -32,7 +32,7 @@ _NAMES = (
     "GetServerInfo",
     "ListSharedMemory",
 )
-METHODS = (*map(_protocol.method, _NAMES), _HEALTH_CHECK)
+METHODS = (*map(_protocol.method, _NAMES_OF_METHODS), _HEALTH_CHECK)
 
 
 @dataclass(frozen=True)
@@ -56,23 +56,34 @@ def _call(
     )
 
 
+def _model_call(
+    name: str, model: str, version: int, result: Callable[[Any], Result], repeatable: bool = True
+) -> ControlCall[Result]:
+    """The same where the request names a version of a model."""
+    if not isinstance(model, str):
+        raise InvalidArgumentError(f"model: {type(model).__name__}, wanted a str")
+    return _call(name, result, repeatable, model=model, version=checked_version(version))
+
+
+def _model_of(response: Any) -> ModelInfo:
+    return model_info(response.model)
+
+
 def list_models() -> ControlCall[list[ModelInfo]]:
     return _call("ListModels", lambda response: [model_info(each) for each in response.models])
 
 
 def get_model(model: str, version: int) -> ControlCall[ModelInfo]:
-    return _call("GetModel", lambda response: model_info(response.model), **_names(model, version))
+    return _model_call("GetModel", model, version, _model_of)
 
 
 def load_model(model: str, version: int) -> ControlCall[ModelInfo]:
-    return _call(
-        "LoadModel", lambda response: model_info(response.model), False, **_names(model, version)
-    )
+    return _model_call("LoadModel", model, version, _model_of, repeatable=False)
 
 
 def unload_model(model: str, version: int) -> ControlCall[list[int]]:
-    return _call(
-        "UnloadModel", lambda response: list(response.versions), False, **_names(model, version)
+    return _model_call(
+        "UnloadModel", model, version, lambda response: list(response.versions), repeatable=False
     )
 
 
@@ -104,10 +115,3 @@ def is_serving(response: bytes) -> bool:
     """Likewise, with a value for a status that this client does not know."""
     status: int = _HEALTH_RESPONSE.FromString(response).status
     return status == HealthStatus.SERVING.value
-
-
-def _names(model: str, version: int) -> dict[str, Any]:
-    """The fields that name a version of a model."""
-    if not isinstance(model, str):
-        raise InvalidArgumentError(f"model: {type(model).__name__}, wanted a str")
-    return {"model": model, "version": checked_version(version)}
