@@ -139,8 +139,8 @@ void Prepare(StableIValue* stack, std::uint64_t, std::uint64_t) {
   params.struct_size = sizeof(params);
   params.weight = Parameter("weight", weight);
   params.bias = Parameter("bias", bias);
-  Tensor prepared = IsCuda(weight) ? PrepareOnCuda(spec, params, weight)
-                                   : PrepareOnCpu(spec, params, weight);
+  Tensor prepared =
+      IsCuda(weight) ? PrepareOnCuda(spec, params, weight) : PrepareOnCpu(spec, params, weight);
   stack[0] = prepared.release();
 }
 

@@ -44,9 +44,7 @@ class Tensor {
   explicit operator bool() const { return handle_ != nullptr; }
   TensorHandle handle() const { return handle_; }
   // Gives the reference away, as a boxed operator's result.
-  StableIValue release() {
-    return reinterpret_cast<StableIValue>(std::exchange(handle_, nullptr));
-  }
+  StableIValue release() { return reinterpret_cast<StableIValue>(std::exchange(handle_, nullptr)); }
 
   void* data() const { return data_; }
   std::int64_t dims() const { return dims_; }

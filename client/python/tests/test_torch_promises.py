@@ -31,7 +31,7 @@ ARGUMENTS = [
     for argument in overload._schema.arguments
     if "Tensor" in str(argument.type)
 ]
-# Of the functions that call `normalize`, one with one result and one with two.
+# Two functions stand for those that call `normalize`: one has one result, one has two.
 CALLED = [name for name in FIRST if name not in FUNCTIONS]
 CALLED += ["gated_rms_norm", "add_adaptive_layer_norm"]
 OTHERS = [pair for pair in ARGUMENTS if pair[1] != "x"]
