@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,14 +61,15 @@ def affine() -> tuple[Any, Any]:
     return found["weight"], found["bias"]
 
 
-def microseconds(call: Callable[[], Any], seconds: float) -> float:
-    count = 0
-    begin = time.perf_counter()
-    while (elapsed := time.perf_counter() - begin) < seconds or count == 0:
-        call()
+def waited_for(call: Callable[[], Any]) -> Callable[[], Any]:
+    """The call, and the end of the device's work."""
+
+    def call_and_wait() -> Any:
+        result = call()
         torch.cuda.synchronize()
-        count += 1
-    return elapsed / count * 1e6
+        return result
+
+    return call_and_wait
 
 
 def main() -> None:
@@ -90,15 +89,12 @@ def main() -> None:
         stack.callback(server.terminate)
         for size in map(int, options.sizes.split(",")):
             with contextlib.ExitStack() as clients, torch.no_grad():
-                found = callers(address, size, clients)
+                ways = callers(address, size, clients)
+                found = {way: waited_for(call) for way, call in ways.items()}
                 expected = found["copied"]()
                 assert all(torch.equal(call(), expected) for call in found.values())
-                rounds = [
-                    [microseconds(found[way], options.seconds) for way in WAYS]
-                    for _ in range(options.rounds)
-                ]
-            medians = [statistics.median(each) for each in zip(*rounds, strict=True)]
-            print(f"{size:<13}" + "".join(f"{each:10.0f}" for each in medians), flush=True)
+                rates = calls.rates(found, options.rounds, options.seconds)
+            print(f"{size:<13}" + "".join(f"{1e6 / rates[way]:10.0f}" for way in WAYS), flush=True)
 
 
 if __name__ == "__main__":

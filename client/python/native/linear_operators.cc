@@ -20,17 +20,20 @@
 namespace normd::torch_ops {
 namespace {
 
-StableIValue Release(Tensor tensor) {
-  TensorHandle handle = tensor.release();
-  StableIValue value = 0;
-  std::memcpy(&value, &handle, sizeof(handle));
-  return value;
-}
-
 norm_linear_spec LinearSpec() {
   norm_linear_spec spec{};
   spec.struct_size = sizeof(spec);
   return spec;
+}
+
+// The last arguments of both operators: _LINEAR in _schemas.py.
+void ReadOptions(Arguments& arguments, norm_linear_spec& spec) {
+  spec.eps = arguments.NextDouble();
+  spec.add = arguments.NextBool();
+  spec.multiply = arguments.NextBool();
+  spec.activation = static_cast<std::uint8_t>(arguments.NextInt());
+  spec.leaky_slope = static_cast<float>(arguments.NextDouble());
+  spec.precision = static_cast<std::uint8_t>(arguments.NextInt());
 }
 
 bool IsCuda(const Tensor& tensor) { return tensor.device_type() == Torch().device_type_cuda(); }
@@ -122,12 +125,7 @@ void Prepare(StableIValue* stack, std::uint64_t, std::uint64_t) {
   Tensor bias = arguments.NextOptional();
   norm_linear_spec spec = LinearSpec();
   spec.dtype = static_cast<std::uint8_t>(arguments.NextInt());
-  spec.eps = arguments.NextDouble();
-  spec.add = arguments.NextBool();
-  spec.multiply = arguments.NextBool();
-  spec.activation = static_cast<std::uint8_t>(arguments.NextInt());
-  spec.leaky_slope = static_cast<float>(arguments.NextDouble());
-  spec.precision = static_cast<std::uint8_t>(arguments.NextInt());
+  ReadOptions(arguments, spec);
   CheckTensors(kName, std::array<NamedTensor, 2>{{{"weight", &weight}, {"bias", &bias}}});
   if (weight.dims() != 2) {
     Refuse(kName, "weight.shape", weight.shape_text(), "[out_features, in_features]");
@@ -141,8 +139,9 @@ void Prepare(StableIValue* stack, std::uint64_t, std::uint64_t) {
   params.struct_size = sizeof(params);
   params.weight = Parameter("weight", weight);
   params.bias = Parameter("bias", bias);
-  stack[0] = Release(IsCuda(weight) ? PrepareOnCuda(spec, params, weight)
-                                    : PrepareOnCpu(spec, params, weight));
+  Tensor prepared =
+      IsCuda(weight) ? PrepareOnCuda(spec, params, weight) : PrepareOnCpu(spec, params, weight);
+  stack[0] = prepared.release();
 }
 
 void ComputeOnCpu(const norm_linear_spec& spec, const Tensor& prepared,
@@ -258,16 +257,11 @@ void LinearNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
   call.prepared = arguments.NextTensor();
   call.spec.in_features = arguments.NextInt();
   call.spec.out_features = arguments.NextInt();
-  call.spec.eps = arguments.NextDouble();
-  call.spec.add = arguments.NextBool();
-  call.spec.multiply = arguments.NextBool();
-  call.spec.activation = static_cast<std::uint8_t>(arguments.NextInt());
-  call.spec.leaky_slope = static_cast<float>(arguments.NextDouble());
-  call.spec.precision = static_cast<std::uint8_t>(arguments.NextInt());
+  ReadOptions(arguments, call.spec);
   call.out_variant = results == 0;
   if (call.out_variant) call.out = arguments.NextTensor();
   Compute(call);
-  if (!call.out_variant) stack[0] = Release(std::move(call.out));
+  if (!call.out_variant) stack[0] = call.out.release();
 }
 
 }  // namespace

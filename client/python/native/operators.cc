@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <initializer_list>
 
 #include "client/python/native/call.h"
@@ -42,10 +41,7 @@ class Stack {
     const std::int64_t none = 0;
     const std::int64_t stride = 1;
     if (!result) result = Tensor::Empty(&none, &stride, 1, call.x.dtype(), call.x);
-    TensorHandle handle = result.release();
-    StableIValue value = 0;
-    std::memcpy(&value, &handle, sizeof(handle));
-    return value;
+    return result.release();
   }
 
   StableIValue* const stack_;

@@ -43,7 +43,8 @@ class Tensor {
 
   explicit operator bool() const { return handle_ != nullptr; }
   TensorHandle handle() const { return handle_; }
-  TensorHandle release() { return std::exchange(handle_, nullptr); }
+  // Gives the reference away, as a boxed operator's result.
+  StableIValue release() { return reinterpret_cast<StableIValue>(std::exchange(handle_, nullptr)); }
 
   void* data() const { return data_; }
   std::int64_t dims() const { return dims_; }

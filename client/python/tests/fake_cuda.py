@@ -24,6 +24,7 @@ from normd.errors import UnavailableError
 LIMIT_S = 60
 POISON = 0xDD
 
+GetServerInfoResponse = _protocol.message("normd.v1.GetServerInfoResponse")
 NormalizeRequest = _protocol.message("normd.v1.NormalizeRequest")
 NormalizeResponse = _protocol.message("normd.v1.NormalizeResponse")
 
@@ -261,9 +262,7 @@ class DeviceServer:
             context.abort(error.code(), error.details())
 
     def _server_info(self, request: bytes, context: Any) -> bytes:
-        info = _protocol.GetServerInfoResponse.FromString(
-            self._forward("GetServerInfo", request, context)
-        )
+        info = GetServerInfoResponse.FromString(self._forward("GetServerInfo", request, context))
         del info.lanes[:]
         info.lanes.extend(self.lanes)
         return bytes(info.SerializeToString())

@@ -170,7 +170,7 @@ def test_deadline_of_a_server_that_hangs(make_client, own_server, method):
     client.normalize("instance_norm_64", X)
 
 
-@pytest.mark.parametrize("method", ["normalize", "call", "normalize_stream"])
+@pytest.mark.parametrize("method", ["normalize", "normalize_stream"])
 def test_interrupt_ends_a_call_that_hangs_and_cancels_it(fake_server, method):
     arrived, ended = threading.Event(), threading.Event()
 

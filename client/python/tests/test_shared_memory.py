@@ -253,7 +253,7 @@ def test_results_outlive_the_client(sharing, make_client, far):
     assert y.tobytes() == far.normalize("instance_norm_64", x).tobytes()
 
 
-def test_nothing_is_left_behind(sharing, make_client):
+def test_nothing_is_left_behind(sharing):
     def held() -> tuple[int, int]:
         gc.collect()
         maps = Path("/proc/self/maps").read_text().count("normd_client")

@@ -13,7 +13,7 @@ normd_torch = pytest.importorskip(
 )
 
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch_cases import BLOCK, CASES, FLOAT8, INT8, ROW, Maker, double
+from torch_cases import BLOCK, CASES, FIRST, FLOAT8, INT8, ROW, Maker, double
 
 DEVICES = [
     "cpu",
@@ -119,8 +119,12 @@ def test_opcheck(device, case):
         written = {name: torch.empty_like(each) for name, each in zip(names, y, strict=True)}
         case.call.out(*arguments, **written)
     assert [operator._overloadname for operator, *_ in recorder.calls] == ["default", "out"]
+    # Tracing depends on the operator alone; fake results depend on the layout too.
+    checks = ["test_schema", "test_faketensor"]
+    if case is FIRST[case.operator]:
+        checks += ["test_autograd_registration", "test_aot_dispatch_dynamic"]
     for call in recorder.calls:
-        torch.library.opcheck(*call)
+        torch.library.opcheck(*call, test_utils=checks)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -343,7 +347,7 @@ def test_other_layouts_are_copied_where_the_profiler_sees_it():
         assert found == copies, name
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", FIRST.values(), ids=str)
 def test_compiled_calls_have_no_graph_break(case):
     torch.compiler.reset()
     arguments = case.arguments(Maker("cpu", torch.float32))

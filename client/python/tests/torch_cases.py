@@ -280,3 +280,4 @@ CASES = [
     Case("conditional_instance_norm", "mix",
          lambda t: (t(4, 6, 5, 7), t(3, 6), t(3, 6), None, t(4, 3)), _conditional),
 ]  # fmt: skip
+FIRST = {case.operator: case for case in reversed(CASES)}  # The first case of each operator.

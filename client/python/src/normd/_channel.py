@@ -83,11 +83,11 @@ def configure(
     return ChannelConfig(joined, credentials, [*all_options, *options])
 
 
-def make(config: ChannelConfig) -> grpc.Channel:
-    """A channel of gRPC's synchronous interface."""
+def make(config: ChannelConfig, interface: Any = grpc) -> Any:
+    """A channel of gRPC's synchronous interface, or of grpc.aio."""
     if config.credentials is None:
-        return grpc.insecure_channel(config.target, config.options)
-    return grpc.secure_channel(config.target, config.credentials, config.options)
+        return interface.insecure_channel(config.target, config.options)
+    return interface.secure_channel(config.target, config.credentials, config.options)
 
 
 def _join(addresses: Sequence[str]) -> str:
@@ -121,16 +121,16 @@ def may_explain(error: Error) -> bool:
 def explain(config: ChannelConfig, error: Error) -> Error:
     """A better error, if the server closed the connection because it speaks TLS and the client does
     not; else the same. Connects, and blocks for seconds at most."""
-    address = _address_of(config.target)
-    if config.credentials is not None or address is None or not may_explain(error):
+    host, port = host_and_port(config.target)
+    if config.credentials is not None or not port.isdecimal() or not may_explain(error):
         return error
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # Nothing is sent.
     try:
         with (
-            socket.create_connection(address, _PROBE_S) as connection,
-            context.wrap_socket(connection, server_hostname=address[0]),
+            socket.create_connection((host, int(port)), _PROBE_S) as connection,
+            context.wrap_socket(connection, server_hostname=host),
         ):
             return InvalidArgumentError(
                 "credentials: None, wanted some, such as grpc.ssl_channel_credentials(): the "
@@ -140,11 +140,11 @@ def explain(config: ChannelConfig, error: Error) -> Error:
         return error
 
 
-def _address_of(target: str) -> tuple[str, int] | None:
-    """The host and the port of a target that is one address; None for others."""
+def host_and_port(target: str) -> tuple[str, str]:
+    """The host and the port of a target that is one address; empty for others."""
     for scheme in ("dns:", "ipv4:", "ipv6:", "///"):
         target = target.removeprefix(scheme)
     host, _, port = target.rpartition(":")
-    if not host or "," in target or "/" in target or not port.isdecimal():
-        return None
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    if not host or "," in target or "/" in target:
+        return "", ""
+    return host.removeprefix("[").removesuffix("]"), port

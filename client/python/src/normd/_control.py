@@ -21,23 +21,18 @@ from normd.models import (
 
 Result = TypeVar("Result")
 
-_LIST_MODELS = _protocol.method("ListModels")
-_GET_MODEL = _protocol.method("GetModel")
-_LOAD_MODEL = _protocol.method("LoadModel")
-_UNLOAD_MODEL = _protocol.method("UnloadModel")
-_SERVER_INFO = _protocol.method("GetServerInfo")
-_LIST_SHARED_MEMORY = _protocol.method("ListSharedMemory")
 _HEALTH_CHECK = _protocol.method("Check", _protocol.HEALTH_SERVICE)
-
-METHODS = (
-    _LIST_MODELS,
-    _GET_MODEL,
-    _LOAD_MODEL,
-    _UNLOAD_MODEL,
-    _SERVER_INFO,
-    _LIST_SHARED_MEMORY,
-    _HEALTH_CHECK,
+_HEALTH_REQUEST = _protocol.message("grpc.health.v1.HealthCheckRequest")
+_HEALTH_RESPONSE = _protocol.message("grpc.health.v1.HealthCheckResponse")
+_NAMES_OF_METHODS = (
+    "ListModels",
+    "GetModel",
+    "LoadModel",
+    "UnloadModel",
+    "GetServerInfo",
+    "ListSharedMemory",
 )
+METHODS = (*map(_protocol.method, _NAMES_OF_METHODS), _HEALTH_CHECK)
 
 
 @dataclass(frozen=True)
@@ -50,58 +45,54 @@ class ControlCall(Generic[Result]):
     repeatable: bool = True  # Whether a policy may retry it.
 
 
-def list_models() -> ControlCall[list[ModelInfo]]:
-    def result(response: bytes) -> list[ModelInfo]:
-        models = _protocol.ListModelsResponse.FromString(response).models
-        return [model_info(each) for each in models]
+def _call(
+    name: str, result: Callable[[Any], Result], repeatable: bool = True, **fields: Any
+) -> ControlCall[Result]:
+    """A call of the method NAME with NAMERequest's `fields`; `result` is that of a NAMEResponse."""
+    request: bytes = _protocol.message(f"normd.v1.{name}Request")(**fields).SerializeToString()
+    response = _protocol.message(f"normd.v1.{name}Response")
+    return ControlCall(
+        _protocol.method(name), request, lambda data: result(response.FromString(data)), repeatable
+    )
 
-    return ControlCall(_LIST_MODELS, _protocol.ListModelsRequest().SerializeToString(), result)
+
+def _model_call(
+    name: str, model: str, version: int, result: Callable[[Any], Result], repeatable: bool = True
+) -> ControlCall[Result]:
+    """The same where the request names a version of a model."""
+    if not isinstance(model, str):
+        raise InvalidArgumentError(f"model: {type(model).__name__}, wanted a str")
+    return _call(name, result, repeatable, model=model, version=checked_version(version))
+
+
+def _model_of(response: Any) -> ModelInfo:
+    return model_info(response.model)
+
+
+def list_models() -> ControlCall[list[ModelInfo]]:
+    return _call("ListModels", lambda response: [model_info(each) for each in response.models])
 
 
 def get_model(model: str, version: int) -> ControlCall[ModelInfo]:
-    request = _model_request(_protocol.GetModelRequest, model, version)
-    return ControlCall(
-        _GET_MODEL,
-        request,
-        lambda response: model_info(_protocol.GetModelResponse.FromString(response).model),
-    )
+    return _model_call("GetModel", model, version, _model_of)
 
 
 def load_model(model: str, version: int) -> ControlCall[ModelInfo]:
-    request = _model_request(_protocol.LoadModelRequest, model, version)
-    return ControlCall(
-        _LOAD_MODEL,
-        request,
-        lambda response: model_info(_protocol.LoadModelResponse.FromString(response).model),
-        repeatable=False,
-    )
+    return _model_call("LoadModel", model, version, _model_of, repeatable=False)
 
 
 def unload_model(model: str, version: int) -> ControlCall[list[int]]:
-    request = _model_request(_protocol.UnloadModelRequest, model, version)
-    return ControlCall(
-        _UNLOAD_MODEL,
-        request,
-        lambda response: list(_protocol.UnloadModelResponse.FromString(response).versions),
-        repeatable=False,
+    return _model_call(
+        "UnloadModel", model, version, lambda response: list(response.versions), repeatable=False
     )
 
 
 def get_server_info() -> ControlCall[ServerInfo]:
-    return ControlCall(
-        _SERVER_INFO,
-        _protocol.GetServerInfoRequest().SerializeToString(),
-        lambda response: server_info(_protocol.GetServerInfoResponse.FromString(response)),
-    )
+    return _call("GetServerInfo", server_info)
 
 
 def list_shared_memory() -> ControlCall[list[SharedMemoryInfo]]:
-    def result(response: bytes) -> list[SharedMemoryInfo]:
-        regions = _protocol.ListSharedMemoryResponse.FromString(response).regions
-        return [shared_memory_info(each) for each in regions]
-
-    request = _protocol.ListSharedMemoryRequest().SerializeToString()
-    return ControlCall(_LIST_SHARED_MEMORY, request, result)
+    return _call("ListSharedMemory", lambda response: [*map(shared_memory_info, response.regions)])
 
 
 def check_health(model: str | None) -> ControlCall[HealthStatus]:
@@ -111,24 +102,16 @@ def check_health(model: str | None) -> ControlCall[HealthStatus]:
 def health_request(model: str | None) -> bytes:
     """The request of a check or a watch: for the server, or for a model."""
     service = f"{_protocol.SERVICE}/{model}" if model else ""
-    encoded: bytes = _protocol.HealthCheckRequest(service=service).SerializeToString()
+    encoded: bytes = _HEALTH_REQUEST(service=service).SerializeToString()
     return encoded
 
 
 def health_status(response: bytes) -> HealthStatus:
     """The status in a check's response, or in one of a watch's."""
-    return HealthStatus(_protocol.HealthCheckResponse.FromString(response).status)
+    return HealthStatus(_HEALTH_RESPONSE.FromString(response).status)
 
 
 def is_serving(response: bytes) -> bool:
     """Likewise, with a value for a status that this client does not know."""
-    status: int = _protocol.HealthCheckResponse.FromString(response).status
+    status: int = _HEALTH_RESPONSE.FromString(response).status
     return status == HealthStatus.SERVING.value
-
-
-def _model_request(kind: Any, model: str, version: int) -> bytes:
-    """A request that names a version of a model."""
-    if not isinstance(model, str):
-        raise InvalidArgumentError(f"model: {type(model).__name__}, wanted a str")
-    encoded: bytes = kind(model=model, version=checked_version(version)).SerializeToString()
-    return encoded

@@ -7,6 +7,7 @@ modules that a program has generated from the same files by itself.
 
 from __future__ import annotations
 
+import functools
 from importlib import resources
 from typing import Any
 
@@ -29,6 +30,7 @@ def _load() -> descriptor_pool.DescriptorPool:
 _POOL = _load()
 
 
+@functools.cache
 def message(name: str) -> Any:
     """The class of a message, such as "normd.v1.GetModelRequest"."""
     return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(name))
@@ -43,19 +45,3 @@ def enum_names(name: str) -> dict[int, str]:
 def method(name: str, service: str = SERVICE) -> str:
     """A method's full name, as gRPC wants it."""
     return f"/{service}/{name}"
-
-
-GetModelRequest = message("normd.v1.GetModelRequest")
-GetModelResponse = message("normd.v1.GetModelResponse")
-GetServerInfoRequest = message("normd.v1.GetServerInfoRequest")
-GetServerInfoResponse = message("normd.v1.GetServerInfoResponse")
-ListSharedMemoryRequest = message("normd.v1.ListSharedMemoryRequest")
-ListSharedMemoryResponse = message("normd.v1.ListSharedMemoryResponse")
-ListModelsRequest = message("normd.v1.ListModelsRequest")
-ListModelsResponse = message("normd.v1.ListModelsResponse")
-LoadModelRequest = message("normd.v1.LoadModelRequest")
-LoadModelResponse = message("normd.v1.LoadModelResponse")
-UnloadModelRequest = message("normd.v1.UnloadModelRequest")
-UnloadModelResponse = message("normd.v1.UnloadModelResponse")
-HealthCheckRequest = message("grpc.health.v1.HealthCheckRequest")
-HealthCheckResponse = message("grpc.health.v1.HealthCheckResponse")

@@ -6,6 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 
@@ -41,7 +42,7 @@ class Registrar:
     def __init__(self, config: _channel.ChannelConfig) -> None:
         self._config = config
         self._lock = threading.Lock()
-        self._channel: grpc.Channel | None = None  # Made at first use.
+        self._channel: Any = None  # Made at first use.
         self._held: dict[str, DeviceMemory] = {}  # By the region's name.
         self._given_up: set[str] = set()  # Those of them that are to be unregistered.
         self._closed = False

@@ -68,39 +68,20 @@ def only(outputs: Mapping[str, Any]) -> Any:
     return next(iter(outputs.values()))
 
 
-_STAGES = ("", *StageTimes.__dataclass_fields__)
-
-
 def decode_stages(data: bytes, at: int, end: int) -> StageTimes:
     """Reads a StageTimes message."""
-    found = {
-        _STAGES[number]: _wire.signed(value)
-        for number, kind, value, _ in _wire.fields(data, at, end)
-        if kind == _wire.VARINT and number < len(_STAGES)
-    }
-    return StageTimes(**found)
+    integers, _ = _wire.read(data, at, end, 6)
+    return StageTimes(*integers[1:])
 
 
 def _decode_batch(data: bytes, at: int, end: int) -> BatchInfo:
-    numbers = {1: 0, 2: 0, 3: 0}
-    lane = ""
-    for number, kind, value, stop in _wire.fields(data, at, end):
-        if kind == _wire.VARINT and number in numbers:
-            numbers[number] = _wire.signed(value)
-        elif kind == _wire.LENGTH and number == 4:
-            lane = _wire.text(data, value, stop)
-    return BatchInfo(numbers[1], numbers[2], numbers[3], lane)
+    integers, places = _wire.read(data, at, end, 4)
+    return BatchInfo(integers[1], integers[2], integers[3], _wire.text(data, *places[4]))
 
 
 def _decode_part(data: bytes, at: int, end: int) -> Part:
-    region = ""
-    numbers = {2: 0, 3: 0}
-    for number, kind, value, stop in _wire.fields(data, at, end):
-        if kind == _wire.VARINT and number in numbers:
-            numbers[number] = _wire.signed(value)
-        elif kind == _wire.LENGTH and number == 1:
-            region = _wire.text(data, value, stop)
-    return Part(region, numbers[2], numbers[3])
+    integers, places = _wire.read(data, at, end, 3)
+    return Part(_wire.text(data, *places[1]), integers[2], integers[3])
 
 
 class ReceivedTensor(NamedTuple):
@@ -199,28 +180,21 @@ class Received(NamedTuple):
             if given is not None and spec.name not in given:
                 continue
             target = given[spec.name] if given is not None else None
-            memory = None if tensor.part is None else self.memory[tensor.part.region]
-            if tensor.part is not None and isinstance(memory, DeviceBytes):
-                there = memory.tensor(spec, tensor.part.offset)
+            memory: bytes | Memory = self.message
+            at = tensor.begin
+            if tensor.part is not None:
+                memory, at = self.memory[tensor.part.region], tensor.part.offset
+            if isinstance(memory, DeviceBytes):
+                there = memory.tensor(spec, at)
                 results[spec.name] = _from_device(there, spec, inputs[0], target)
                 continue
-            array = self._array(tensor)
+            array = np.ndarray(spec.shape, _dtypes.to_numpy(spec.dtype), memory, at)
+            array.flags.writeable = False
             if target is None:
                 results[spec.name] = inputs[0].make_result(array, spec.dtype)
             else:
                 results[spec.name] = _fill(target, array, spec)
         return results
-
-    def _array(self, tensor: ReceivedTensor) -> Array:
-        """A read-only view of its bytes."""
-        dtype = _dtypes.to_numpy(tensor.spec.dtype)
-        memory = None if tensor.part is None else self.memory[tensor.part.region]
-        if tensor.part is None or not isinstance(memory, np.ndarray):
-            array: Array = np.ndarray(tensor.spec.shape, dtype, self.message, tensor.begin)
-            return array
-        array = np.ndarray(tensor.spec.shape, dtype, memory, tensor.part.offset)
-        array.flags.writeable = False
-        return array
 
 
 def _from_device(there: Any, spec: TensorSpec, first: Input, out: Any) -> Any:

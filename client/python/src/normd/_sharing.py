@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from normd import _control, _request, _response
+from normd import _channel, _control, _request, _response
 from normd._pool import Lease, Pool
 from normd._request import Options
 from normd._response import Received
@@ -224,11 +224,7 @@ def is_local(target: str) -> bool:
     """Whether a gRPC target is one address of this machine, by its text."""
     if target.startswith("unix:"):
         return True
-    for scheme in ("dns:", "ipv4:", "ipv6:", "///"):
-        target = target.removeprefix(scheme)
-    if "," in target or "/" in target:
-        return False
-    host = target.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    host, _ = _channel.host_and_port(target)
     if host == "localhost":
         return True
     try:

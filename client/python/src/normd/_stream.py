@@ -183,8 +183,7 @@ class Sources(Closing):
 
     def header(self, model: str, options: Options) -> bytes:
         """The first message."""
-        inner = encode_without_data(model, options, self.specs)
-        return _wire.length_head(1, len(inner)) + inner
+        return _wire.bytes_field(1, encode_without_data(model, options, self.specs))
 
     def result_of(self, array: Array, spec: TensorSpec) -> Any:
         """A new array as the first input's kind of tensor."""
@@ -219,28 +218,18 @@ class StreamHeader:
 
 
 def _decode_header(data: bytes, at: int, end: int) -> StreamHeader:
-    model = ""
-    numbers = {2: 0, 5: 0, 6: 0}
-    outputs = []
-    for number, kind, value, stop in _wire.fields(data, at, end):
-        if kind == _wire.VARINT and number in numbers:
-            numbers[number] = _wire.signed(value)
-        elif kind == _wire.LENGTH and number == 1:
-            model = _wire.text(data, value, stop)
-        elif kind == _wire.LENGTH and number == 3:
-            outputs.append(decode_tensor(data, value, stop).spec)
+    integers, places = _wire.read(data, at, end, 6)
+    outputs = [
+        decode_tensor(data, value, stop).spec
+        for number, kind, value, stop in _wire.fields(data, at, end)
+        if number == 3 and kind == _wire.LENGTH
+    ]
     if not outputs or len({spec.name for spec in outputs}) != len(outputs):
         raise ProtocolError("the server's response: no output, or two of one name")
-    if numbers[5] <= 0:
+    if integers[5] <= 0:
         raise ProtocolError("the server's response: max_chunk_bytes: not above 0")
-    return StreamHeader(model, numbers[2], outputs, numbers[5], numbers[6])
-
-
-def _decode_trailer(data: bytes, at: int, end: int) -> StageTimes:
-    for number, kind, value, stop in _wire.fields(data, at, end):
-        if number == 1 and kind == _wire.LENGTH:
-            return decode_stages(data, value, stop)
-    return StageTimes()
+    model = _wire.text(data, *places[1])
+    return StreamHeader(model, integers[2], outputs, integers[5], integers[6])
 
 
 @dataclass
@@ -270,7 +259,8 @@ class Reception:
             else:
                 if self.received_bytes < self.total_bytes:
                     raise ProtocolError("the server's response: a trailer before the tensors' end")
-                self._stages = _decode_trailer(message, value, end)
+                _, places = _wire.read(message, value, end, 1)
+                self._stages = decode_stages(message, *places[1])
 
     def _begin(self, header: StreamHeader) -> None:
         self.header = header

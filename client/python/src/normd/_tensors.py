@@ -85,6 +85,8 @@ def _numpy_result(like: np.dtype[Any]) -> MakeResult:
 
 
 def _as_array(value: object, where: str) -> Array:
+    if type(value) is np.ndarray:
+        return value
     if np.ma.is_masked(value):
         raise InvalidArgumentError(f"{where}mask: has True, wanted no element masked: x.filled()")
     if isinstance(value, np.ndarray):
@@ -140,7 +142,7 @@ def named(values: object) -> dict[str, object]:
 
 def check_out(out: object, spec: TensorSpec, where: str = "out") -> Array:
     """The array that takes a result in place; InvalidArgumentError unless it fits exactly."""
-    if not isinstance(out, np.ndarray) or np.ma.is_masked(out):
+    if not isinstance(out, np.ndarray) or (type(out) is not np.ndarray and np.ma.is_masked(out)):
         raise InvalidArgumentError(
             f"{where}: {type(out).__name__}, wanted a NumPy array or a PyTorch tensor"
         )

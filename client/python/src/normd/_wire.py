@@ -102,6 +102,21 @@ def fields(  # noqa: PLR0912 The short forms of varints are read in place.
             raise ProtocolError(f"malformed protobuf: wire type {kind}")
 
 
+def read(data: bytes, at: int, end: int, last: int) -> tuple[list[int], list[tuple[int, int]]]:
+    """A small message, by its fields' numbers up to `last`: their integers, and the begin and end
+    of those with a length; 0 where a field is absent. Of several of one number the last counts."""
+    integers = [0] * (last + 1)
+    places = [(0, 0)] * (last + 1)
+    for number, kind, value, stop in fields(data, at, end):
+        if number > last:
+            continue
+        if kind == VARINT:
+            integers[number] = signed(value)
+        else:
+            places[number] = value, stop
+    return integers, places
+
+
 def signed(value: int) -> int:
     """The int64 of a varint's 64 bits."""
     return value - (1 << 64) if value >> 63 else value

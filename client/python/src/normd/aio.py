@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from normd import _cuda
+from normd import _channel, _cuda
 from normd._calls import Calls
 from normd._channel import ChannelConfig
 from normd._in_flight import Gate
@@ -50,7 +50,11 @@ class _AsyncioTransport(Transport):
                     "client: of another event loop, which is not closed, wanted an aio.Client for "
                     "each loop"
                 )
-            self._loop, self._stubs, self._gate = loop, Stubs(_open(self.config)), Gate()
+            self._loop, self._stubs, self._gate = (
+                loop,
+                Stubs(_channel.make(self.config, grpc.aio)),
+                Gate(),
+            )
         return self._stubs
 
     async def close(self) -> None:
@@ -130,12 +134,6 @@ class _AsyncioTransport(Transport):
             if self.closed and not (task is not None and _is_cancelling(task)):
                 raise ClosedError("client: closed") from None
             raise
-
-
-def _open(config: ChannelConfig) -> grpc.aio.Channel:
-    if config.credentials is None:
-        return grpc.aio.insecure_channel(config.target, config.options)
-    return grpc.aio.secure_channel(config.target, config.credentials, config.options)
 
 
 class Client(Calls):

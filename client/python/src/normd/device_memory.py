@@ -6,7 +6,6 @@ The server's kernels read and write it in place (docs/shared_memory.md of the pr
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 from typing import Any
 
@@ -14,9 +13,7 @@ from normd import _cuda, _torch
 from normd._closing import Closing
 from normd._cuda import DeviceMemory
 from normd._registrar import Registrar
-from normd._tensors import TensorSpec
-from normd.errors import InvalidArgumentError
-from normd.shared_memory import whole_pages
+from normd.shared_memory import Places
 
 
 class DeviceRegion(Closing):
@@ -36,8 +33,7 @@ class DeviceRegion(Closing):
         self._registrar = registrar
         self._memory = memory
         self._name = name
-        self._lock = threading.Lock()
-        self._end = 0  # The end of the tensors made so far; guarded by the lock.
+        self._places = Places(memory.nbytes)
         self._flat = flat
         # The registrar holds the memory until the server has released it.
         self._given_up = weakref.finalize(self, registrar.give_up, name)
@@ -88,24 +84,9 @@ class DeviceRegion(Closing):
         """
         torch: Any = sys.modules["torch"]
         of_tensor = _torch.data_type(torch.float32 if dtype is None else dtype, "")
-        dims = (shape,) if isinstance(shape, int) else tuple(shape)
-        if any(size < 0 for size in dims):
-            raise InvalidArgumentError(f"shape: {list(dims)}, wanted no negative size")
-        size = TensorSpec("", of_tensor, dims).nbytes
-        with self._lock:
-            begin = whole_pages(self._end) if offset is None else offset
-            if begin < 0 or begin % of_tensor.itemsize:
-                raise InvalidArgumentError(
-                    f"offset: {begin}, wanted a multiple of {of_tensor.itemsize} from 0 on"
-                )
-            if begin + size > self.nbytes:
-                raise InvalidArgumentError(
-                    f"shape: {size} bytes from {begin} on, wanted a part of the region's "
-                    f"{self.nbytes}"
-                )
-            self._end = max(self._end, begin + size)
+        sizes, begin = self._places.take(shape, of_tensor.itemsize, offset)
         with torch.inference_mode(False):  # For calls in inference mode and others.
-            return _cuda.view(self._flat, begin, dims, of_tensor)
+            return _cuda.view(self._flat, begin, sizes, of_tensor)
 
     def find(self, tensor: Any) -> int | None:
         """A tensor's begin in the region; None: it is elsewhere, or the region is closed."""

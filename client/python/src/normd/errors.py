@@ -8,7 +8,6 @@ code. If a message has normd's form ("shape[1]: 3 channels in [1, 3, 8], wanted 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -18,22 +17,18 @@ _FIELD = re.compile(
     r'((?:(?:input|output) "[^"]*": )?[a-z][a-z0-9_]*(?:\[\d+\]|\.[a-z][a-z0-9_]*)*): '
 )
 
-
-@dataclass(frozen=True)
-class _Parts:
-    field: str | None = None
-    came: str | None = None
-    wanted: str | None = None
+_BY_CODE: dict[grpc.StatusCode, type[Error]] = {}
 
 
-def _parse(message: str) -> _Parts:
+def _parse(message: str) -> tuple[str | None, str | None, str | None]:
+    """What a message says of a field: its name, what came, what was wanted."""
     match = _FIELD.match(message)
     if match is None:
-        return _Parts()
+        return None, None, None
     came, found, wanted = message[match.end() :].partition(", wanted ")
     if not found and came.startswith("wanted "):
-        return _Parts(match[1], None, came.removeprefix("wanted "))
-    return _Parts(match[1], came, wanted if found else None)
+        return match[1], None, came.removeprefix("wanted ")
+    return match[1], came, wanted if found else None
 
 
 class Error(Exception):
@@ -50,6 +45,13 @@ class Error(Exception):
 
     code = grpc.StatusCode.UNKNOWN
 
+    def __init_subclass__(cls, code: grpc.StatusCode | None = None) -> None:
+        """`code`: the one whose exception the class is."""
+        super().__init_subclass__()
+        if code is not None:
+            cls.code = code
+            _BY_CODE[code] = cls
+
     def __init__(
         self,
         message: str,
@@ -64,91 +66,62 @@ class Error(Exception):
         self.retry_after = retry_after
         if code is not None:
             self.code = code
-        parts = _parse(message)
-        self.field = parts.field
-        self.came = parts.came
-        self.wanted = parts.wanted
+        self.field, self.came, self.wanted = _parse(message)
 
     def __str__(self) -> str:
         return f"{self.target}: {self.message}" if self.target else self.message
 
 
-class InvalidArgumentError(Error, ValueError):
+class InvalidArgumentError(Error, ValueError, code=grpc.StatusCode.INVALID_ARGUMENT):
     """A field is wrong; the message names it."""
 
-    code = grpc.StatusCode.INVALID_ARGUMENT
 
-
-class NotFoundError(Error, LookupError):
+class NotFoundError(Error, LookupError, code=grpc.StatusCode.NOT_FOUND):
     """No such model, version or service."""
 
-    code = grpc.StatusCode.NOT_FOUND
 
-
-class ResourceExhaustedError(Error):
+class ResourceExhaustedError(Error, code=grpc.StatusCode.RESOURCE_EXHAUSTED):
     """A queue or a budget is full; `retry_after` says when to retry."""
 
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
-
-class FailedPreconditionError(Error):
+class FailedPreconditionError(Error, code=grpc.StatusCode.FAILED_PRECONDITION):
     """A file of the model repository is over one of the server's limits."""
 
-    code = grpc.StatusCode.FAILED_PRECONDITION
 
-
-class AbortedError(Error):
+class AbortedError(Error, code=grpc.StatusCode.ABORTED):
     """The model's files are being written: load it again."""
 
-    code = grpc.StatusCode.ABORTED
 
-
-class UnavailableError(Error, ConnectionError):
+class UnavailableError(Error, ConnectionError, code=grpc.StatusCode.UNAVAILABLE):
     """The server cannot be reached, is gone, drains or is not ready; the call had no effect."""
 
-    code = grpc.StatusCode.UNAVAILABLE
 
-
-class DeadlineExceededError(Error, TimeoutError):
+class DeadlineExceededError(Error, TimeoutError, code=grpc.StatusCode.DEADLINE_EXCEEDED):
     """`timeout` or `queue_timeout` passed; the message says which if the server noticed it."""
 
-    code = grpc.StatusCode.DEADLINE_EXCEEDED
 
-
-class CancelledError(Error):
+class CancelledError(Error, code=grpc.StatusCode.CANCELLED):
     """The other side, or a proxy in between, cancelled the call."""
 
-    code = grpc.StatusCode.CANCELLED
 
-
-class InternalError(Error):
+class InternalError(Error, code=grpc.StatusCode.INTERNAL):
     """The server or its device failed; with `retry_after`, another attempt may succeed."""
 
-    code = grpc.StatusCode.INTERNAL
 
-
-class UnimplementedError(Error):
+class UnimplementedError(Error, code=grpc.StatusCode.UNIMPLEMENTED):
     """The server does not know the method: it is not normd, or is an older version."""
 
-    code = grpc.StatusCode.UNIMPLEMENTED
 
-
-class UnauthenticatedError(Error, PermissionError):
+class UnauthenticatedError(Error, PermissionError, code=grpc.StatusCode.UNAUTHENTICATED):
     """The token or certificate is missing or was refused; or the server's is not trusted."""
 
-    code = grpc.StatusCode.UNAUTHENTICATED
 
-
-class PermissionDeniedError(Error, PermissionError):
+class PermissionDeniedError(Error, PermissionError, code=grpc.StatusCode.PERMISSION_DENIED):
     """The caller may not do this."""
 
-    code = grpc.StatusCode.PERMISSION_DENIED
 
-
-class DataLossError(Error, OSError):
+class DataLossError(Error, OSError, code=grpc.StatusCode.DATA_LOSS):
     """A file has shrunk while it was read."""
-
-    code = grpc.StatusCode.DATA_LOSS
 
 
 class ProtocolError(InternalError):
@@ -160,25 +133,6 @@ class ClosedError(Error):
 
     code = grpc.StatusCode.CANCELLED
 
-
-_BY_CODE: dict[grpc.StatusCode, type[Error]] = {
-    kind.code: kind
-    for kind in (
-        InvalidArgumentError,
-        NotFoundError,
-        ResourceExhaustedError,
-        FailedPreconditionError,
-        AbortedError,
-        UnavailableError,
-        DeadlineExceededError,
-        CancelledError,
-        InternalError,
-        UnimplementedError,
-        UnauthenticatedError,
-        PermissionDeniedError,
-        DataLossError,
-    )
-}
 
 # UNAVAILABLE with these words: no attempt succeeds, because the two sides do not trust each other.
 _UNTRUSTED = re.compile("SSL_ERROR_SSL|CERTIFICATE_VERIFY_FAILED|Hostname Verification|Peer name ")

@@ -134,23 +134,28 @@ class SharedMemoryInfo:
     broken: bool
 
 
+def _fields(of: Any, message: Any, **others: Any) -> dict[str, Any]:
+    """The fields of a class, as the message has them by the same names; `others` are given."""
+    names = (name for name in of.__dataclass_fields__ if name not in others)
+    return {name: getattr(message, name) for name in names} | others
+
+
 def model_info(message: Any) -> ModelInfo:
     """From a normd.v1.ModelInfo."""
-    return ModelInfo(
-        name=message.name,
-        version=message.version,
+    found = _fields(
+        ModelInfo,
+        message,
         state=_STATES.get(message.state, str(message.state)),
-        error=message.error,
         operation=message.config.WhichOneof("operation") or "",
         config=_as_dict(message.config),
         parameters=tuple(
             Parameter(each.name, _name_of_type(each.dtype), tuple(each.shape))
             for each in message.parameters
         ),
-        load_ns=message.load_ns,
         inputs=tuple(map(_tensor_info, message.inputs)),
         outputs=tuple(map(_tensor_info, message.outputs)),
     )
+    return ModelInfo(**found)
 
 
 def _tensor_info(message: Any) -> TensorInfo:
@@ -191,30 +196,12 @@ def _name_of_type(number: int) -> str:
 
 def server_info(message: Any) -> ServerInfo:
     """From a normd.v1.GetServerInfoResponse."""
-    return ServerInfo(
-        version=message.version,
-        cuda=message.cuda,
-        lanes=tuple(message.lanes),
-        max_request_bytes=message.max_request_bytes,
-        max_inflight_bytes=message.max_inflight_bytes,
-        uptime_ns=message.uptime_ns,
-        ready=message.ready,
-        simd=message.simd,
-        shared_memory_listen=message.shared_memory_listen,
-    )
+    return ServerInfo(**_fields(ServerInfo, message, lanes=tuple(message.lanes)))
 
 
 def shared_memory_info(message: Any) -> SharedMemoryInfo:
     """From a normd.v1.SharedMemoryInfo."""
+    kind = _KINDS.get(message.kind, str(message.kind))
     return SharedMemoryInfo(
-        kind=_KINDS.get(message.kind, str(message.kind)),
-        owner=message.owner,
-        name=message.name,
-        key=message.key,
-        offset=message.offset,
-        nbytes=message.byte_size,
-        writable=message.writable,
-        age_ns=message.age_ns,
-        in_use=message.in_use,
-        broken=message.broken,
+        **_fields(SharedMemoryInfo, message, kind=kind, nbytes=message.byte_size)
     )

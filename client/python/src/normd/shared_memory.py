@@ -7,6 +7,7 @@ Tensors in it are not sent: a request names the region, and the server reads and
 from __future__ import annotations
 
 import fcntl
+import math
 import mmap
 import os
 import socket
@@ -38,6 +39,39 @@ _MAX_PACKET_BYTES = 5000
 _REPLY_TIMEOUT_S = 5.0
 
 
+class Places:
+    """The places of a region's tensors, each from the next whole page on. Thread-safe."""
+
+    def __init__(self, nbytes: int) -> None:
+        """In a region of so many bytes."""
+        self._nbytes = nbytes
+        self._lock = threading.Lock()
+        self._end = 0  # The end of the tensors so far; guarded by the lock.
+
+    def take(
+        self, shape: int | tuple[int, ...], itemsize: int, offset: int | None
+    ) -> tuple[tuple[int, ...], int]:
+        """The sizes of a tensor and its begin, which may be given. InvalidArgumentError names what
+        does not fit."""
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        if any(size < 0 for size in sizes):
+            raise InvalidArgumentError(f"shape: {list(sizes)}, wanted no negative size")
+        nbytes = math.prod(sizes) * itemsize
+        with self._lock:
+            begin = whole_pages(self._end) if offset is None else offset
+            if begin < 0 or begin % itemsize:
+                raise InvalidArgumentError(
+                    f"offset: {begin}, wanted a multiple of {itemsize} from 0 on"
+                )
+            if begin + nbytes > self._nbytes:
+                raise InvalidArgumentError(
+                    f"shape: {nbytes} bytes from {begin} on, wanted a part of the region's "
+                    f"{self._nbytes}"
+                )
+            self._end = max(self._end, begin + nbytes)
+        return sizes, begin
+
+
 class SharedRegion(Closing):
     """Zeroed memory of this process that a server has mapped too. Made by `Client.share`.
 
@@ -61,8 +95,7 @@ class SharedRegion(Closing):
         """
         if not isinstance(nbytes, int) or nbytes <= 0:
             raise InvalidArgumentError(f"nbytes: {nbytes!r}, wanted an int of at least 1")
-        self._lock = threading.Lock()
-        self._end = 0  # The end of the arrays made so far; guarded by the lock.
+        self._places = Places(nbytes)
         self._socket, self._name, memory = _make(address, nbytes, token)
         self._memory: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         self._begin = int(self._memory.__array_interface__["data"][0])
@@ -114,28 +147,9 @@ class SharedRegion(Closing):
         """
         of_array = np.dtype(dtype)
         _dtypes.of_numpy(of_array, "")
-        dims = (shape,) if isinstance(shape, int) else tuple(shape)
-        if any(size < 0 for size in dims):
-            raise InvalidArgumentError(f"shape: {list(dims)}, wanted no negative size")
-        size = of_array.itemsize
-        for each in dims:
-            size *= each
-        with self._lock:
-            begin = whole_pages(self._end) if offset is None else offset
-            self._check_place(begin, size, of_array.itemsize)
-            self._end = max(self._end, begin + size)
-        array: npt.NDArray[Any] = np.ndarray(dims, of_array, self._memory, begin)
+        sizes, begin = self._places.take(shape, of_array.itemsize, offset)
+        array: npt.NDArray[Any] = np.ndarray(sizes, of_array, self._memory, begin)
         return array
-
-    def _check_place(self, begin: int, size: int, itemsize: int) -> None:
-        if begin < 0 or begin % itemsize:
-            raise InvalidArgumentError(
-                f"offset: {begin}, wanted a multiple of {itemsize} from 0 on"
-            )
-        if begin + size > self.nbytes:
-            raise InvalidArgumentError(
-                f"shape: {size} bytes from {begin} on, wanted a part of the region's {self.nbytes}"
-            )
 
     def find(self, data: memoryview) -> int | None:
         """The bytes' begin in the region; None: they are elsewhere, or it is closed."""

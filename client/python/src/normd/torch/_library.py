@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,54 +37,34 @@ def _load_native() -> ctypes.CDLL:
     return native
 
 
-def _axes_last_strides(sizes: Sequence[int], axis: int, axes: int) -> list[int]:
-    """The strides of a dense tensor whose dimensions [axis, axis + axes) are innermost."""
-    dims = [*range(axis), *range(axis + axes, len(sizes)), *range(axis, axis + axes)]
-    strides = [0] * len(sizes)
-    stride = 1
-    for dim in reversed(dims):
-        strides[dim] = stride
-        stride = stride * max(sizes[dim], 1)
-    return strides
-
-
 def _like(x: Tensor, axis: int, axes: int, dtype: torch.dtype | None = None) -> Tensor:
     """A result of x's shape: dense, with the axes innermost if they are so in x."""
-    dtype = dtype or x.dtype
-    axes_last = axes > 0 and axis + axes < x.dim()
-    if axes_last and not x.is_contiguous():
-        strides = _axes_last_strides(x.shape, axis, axes)
-        if all(n == 1 or a == b for n, a, b in zip(x.shape, x.stride(), strides, strict=True)):
-            return torch.empty_strided(x.shape, strides, dtype=dtype, device=x.device)
-    return torch.empty(x.shape, dtype=dtype, device=x.device)
+    dims = [*range(axis), *range(axis + axes, x.dim()), *range(axis, axis + axes)]
+    turned = x.permute(dims)
+    if x.is_contiguous() or not turned.is_contiguous():
+        return torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device)
+    result = torch.empty(turned.shape, dtype=dtype or x.dtype, device=x.device)
+    return result.permute([dims.index(dim) for dim in range(x.dim())])
 
 
-def _row_sizes(
+def _rows(
     x: Tensor, form: int, axis: int, axes: int, groups: int, more_axes: int
-) -> list[int]:
-    """The shape of results with one element per row."""
+) -> tuple[list[int], int]:
+    """The shape of results with one element per row, and the elements of a row."""
     if form == _CHANNELS:
-        return [x.shape[0], groups or x.shape[1]]
+        groups = groups or x.shape[1]
+        return [x.shape[0], groups], x.shape[1] // max(groups, 1) * math.prod(x.shape[2:])
     if form == _FEATURES:
         axis, axes = x.dim() - 1, 1
     normalized = {*range(axis, axis + axes), *dims_of(more_axes)}
     beside = [size for dim, size in enumerate(x.shape) if dim not in normalized]
-    groups = groups or math.prod(x.shape[dim] for dim in normalized)
-    return beside + ([groups] if groups > 1 else [])
+    elements = math.prod(x.shape[dim] for dim in normalized)
+    groups = groups or elements
+    return beside + ([groups] if groups > 1 else []), elements // max(groups, 1)
 
 
 def dims_of(bits: int) -> list[int]:
     return [dim for dim in range(bits.bit_length()) if bits >> dim & 1]
-
-
-def _row_length(x: Tensor, form: int, axis: int, axes: int, groups: int, more_axes: int) -> int:
-    if form == _CHANNELS:
-        return x.shape[1] // (groups or x.shape[1]) * math.prod(x.shape[2:])
-    if form == _FEATURES:
-        return x.shape[-1] // (groups or x.shape[-1])
-    more = math.prod(x.shape[dim] for dim in dims_of(more_axes))
-    channels = math.prod(x.shape[axis : axis + axes]) * more
-    return channels // (groups or channels)
 
 
 def _normalize(
@@ -107,12 +87,11 @@ def _normalize(
     elif form == _FEATURES:
         axis, axes = 0, 0
     none = [0]
-    rows = _row_sizes(x, form, axis, axes, groups, more_axes)
+    rows, length = _rows(x, form, axis, axes, groups, more_axes)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     has_mean = statistics_out and statistics == _MEAN_VARIANCE
     scales: list[int] = none
     if quantization and quantization_scale:
-        length = _row_length(x, form, axis, axes, groups, more_axes)
         blocks = [-(-length // QUANTIZATION_BLOCK)] if quantization_scale == 2 else []
         scales = rows + blocks
     if more_axes:
