@@ -15,6 +15,7 @@
 #include "server/rpc/norm_messages.h"
 #include "server/rpc/readiness.h"
 #include "server/rpc/served_service.h"
+#include "server/rpc/server_info.h"
 
 namespace normd {
 
@@ -30,16 +31,6 @@ using NormServiceBase = v1::NormService::WithRawCallbackMethod_Normalize<
                         v1::NormService::WithRawCallbackMethod_GetServerInfo<
                             v1::NormService::WithRawCallbackMethod_ListSharedMemory<
                                 v1::NormService::Service>>>>>>>>;
-
-// The part of GetServerInfo's response that the accept path does not have.
-struct ServerInfo {
-  std::string version;
-  std::string cuda;
-  std::string simd;
-  std::vector<std::string> lanes;
-  std::int64_t max_inflight_bytes = 0;
-  std::string shared_memory_listen;
-};
 
 // Thread-safe. No handler blocks: loads and unloads run on CallEnvironment::loads, lists on
 // CallEnvironment::lists, and all other calls end at once or in a completion. Every call passes the
