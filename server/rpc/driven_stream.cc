@@ -6,13 +6,12 @@ namespace normd {
 
 DrivenStream::DrivenStream(AcceptEnvironment& accept, grpc::CallbackServerContext& context,
                            CallArrival arrival)
-    : accept_(accept), context_(context), call_(accept, std::move(arrival)) {
-  SetReads(false);
-}
+    : accept_(accept), context_(context), call_(accept, std::move(arrival)) {}
 
 void DrivenStream::Enter(const std::shared_ptr<DrivenStream>& self) {
   accept_.active.Add(self);
   self_ = self;
+  SetReads(false);  // Last, when nothing can throw any more.
 }
 
 // While the stream does not read, the server does not blame its client for unread bytes; while it

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/status/status.h"
+#include "server/rpc/server.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {

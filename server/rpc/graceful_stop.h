@@ -12,9 +12,10 @@
 #include "server/batching/admission.h"
 #include "server/batching/batch_queue.h"
 #include "server/rpc/readiness.h"
-#include "server/rpc/server.h"
 
 namespace normd {
+
+class Server;
 
 struct GracefulStopOptions {
   // The time to keep serving after health has said NOT_SERVING, so that load balancers notice it.

@@ -3,11 +3,8 @@
 #ifndef NORMD_SERVER_RPC_NORM_SERVICE_H_
 #define NORMD_SERVER_RPC_NORM_SERVICE_H_
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "absl/status/status.h"
+#include "base/clock.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "normd/v1/norm_service.pb.h"
 #include "server/accept/control_call.h"
@@ -16,18 +13,9 @@
 #include "server/rpc/norm_messages.h"
 #include "server/rpc/raw_service.h"
 #include "server/rpc/readiness.h"
+#include "server/rpc/server_info.h"
 
 namespace normd {
-
-// The part of GetServerInfo's response that the accept path does not have.
-struct ServerInfo {
-  std::string version;
-  std::string cuda;
-  std::string simd;
-  std::vector<std::string> lanes;
-  std::int64_t max_inflight_bytes = 0;
-  std::string shared_memory_listen;
-};
 
 // Thread-safe. No handler blocks: loads and unloads run on CallEnvironment::loads, lists on
 // CallEnvironment::lists, and all other calls end at once or in a completion. Every call passes the

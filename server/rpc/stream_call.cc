@@ -17,8 +17,8 @@ std::shared_ptr<StreamCall> StreamCall::Create(const CallOptions& options,
                                                AcceptEnvironment& accept,
                                                grpc::CallbackServerContext& context) {
   std::shared_ptr<StreamCall> call(new StreamCall(options, accept, context));
-  call->Enter(call);
   call->weak_ = call;
+  call->Enter(call);  // A stop may abort it from here on.
   return call;
 }
 

@@ -8,7 +8,7 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstring>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,8 +17,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
-#include "client/tensor/random.h"
 #include "grpcpp/grpcpp.h"
 #include "tests/support/fake_norm_service.h"
 #include "tests/support/temp_repository.h"
@@ -26,38 +24,9 @@
 namespace normd::client {
 namespace {
 
+using test::RandomFloats;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-// One event that a thread waits for.
-class Latch {
- public:
-  void Open() {
-    MutexLock lock(mutex_);
-    open_ = true;
-    opened_.SignalAll();
-  }
-  void Wait() {
-    MutexLock lock(mutex_);
-    while (!open_) opened_.Wait(mutex_);
-  }
-
- private:
-  Mutex mutex_;
-  CondVar opened_;
-  bool open_ ABSL_GUARDED_BY(mutex_) = false;
-};
-
-v1::ModelConfig InstanceNorm(std::int64_t channels) {
-  v1::ModelConfig config;
-  config.mutable_instance_norm()->set_channels(channels);
-  config.mutable_instance_norm()->set_affine(true);
-  return config;
-}
-
-Tensor Random(std::vector<std::int64_t> dims, std::uint64_t seed = 1) {
-  return RandomTensor(norm::DType::kFloat32, Shape::Create(dims).value(), 0, 1, seed).value();
-}
 
 NormalizeRequest RequestOf(const Tensor& tensor) {
   NormalizeRequest request;
@@ -68,14 +37,17 @@ NormalizeRequest RequestOf(const Tensor& tensor) {
 
 class ClientTest : public ::testing::Test {
  protected:
-  ClientTest() { server_.AddModel("norm", InstanceNorm(4), test::AffineParameters(4)); }
+  ClientTest() {
+    server_.AddModel("norm", test::ConfigOf("instance_norm { channels: 4 affine: true }"),
+                     test::AffineParameters(4));
+  }
 
   test::FakeNormService server_;
   const std::unique_ptr<Client> client_ = Client::Create(server_.target()).value();
 };
 
 TEST_F(ClientTest, NormalizesATensor) {
-  const Tensor x = Random({2, 4, 100});
+  const Tensor x = RandomFloats({2, 4, 100});
   const auto response = client_->Normalize(RequestOf(x));
   ASSERT_TRUE(response.ok()) << response.status();
   EXPECT_EQ(response->model(), "norm");
@@ -93,7 +65,7 @@ TEST_F(ClientTest, NormalizesATensor) {
 }
 
 TEST_F(ClientTest, NormalizesATensorOfManySlices) {
-  const Tensor x = Random({1, 4, 1 << 18});
+  const Tensor x = RandomFloats({1, 4, 1 << 18});
   const auto response = client_->Normalize(RequestOf(x));
   ASSERT_TRUE(response.ok()) << response.status();
   EXPECT_EQ(response->size_bytes(), std::size_t{4} << 20);
@@ -101,25 +73,25 @@ TEST_F(ClientTest, NormalizesATensorOfManySlices) {
 }
 
 TEST_F(ClientTest, NormalizesAnEmptyTensor) {
-  const auto response = client_->Normalize(RequestOf(Random({0, 4, 3})));
+  const auto response = client_->Normalize(RequestOf(RandomFloats({0, 4, 3})));
   ASSERT_TRUE(response.ok()) << response.status();
   EXPECT_EQ(response->size_bytes(), 0u);
   EXPECT_EQ(response->outputs()[0].shape().ToString(), "[0, 4, 3]");
 }
 
 TEST_F(ClientTest, PassesOnTheServersErrors) {
-  NormalizeRequest request = RequestOf(Random({1, 4, 2}));
+  NormalizeRequest request = RequestOf(RandomFloats({1, 4, 2}));
   request.model = "other";
   EXPECT_EQ(client_->Normalize(request).status(), absl::NotFoundError("model: no \"other\""));
-  request = RequestOf(Random({1, 3, 2}));
+  request = RequestOf(RandomFloats({1, 3, 2}));
   EXPECT_EQ(client_->Normalize(request).status().code(), absl::StatusCode::kInvalidArgument);
   server_.FailFrom(0, absl::ResourceExhaustedError("queue: full"));
-  request = RequestOf(Random({1, 4, 2}));
+  request = RequestOf(RandomFloats({1, 4, 2}));
   EXPECT_EQ(client_->Normalize(request).status(), absl::ResourceExhaustedError("queue: full"));
 }
 
 TEST_F(ClientTest, SendsBytesThatDoNotFitTheShapeAsTheyAre) {
-  const Tensor x = Random({1, 4, 2});
+  const Tensor x = RandomFloats({1, 4, 2});
   NormalizeRequest request = RequestOf(x);
   request.inputs[0].tensor.bytes = request.inputs[0].tensor.bytes.first(31);
   EXPECT_THAT(std::string(client_->Normalize(request).status().message()),
@@ -128,7 +100,7 @@ TEST_F(ClientTest, SendsBytesThatDoNotFitTheShapeAsTheyAre) {
 
 TEST_F(ClientTest, TimesOutWhileTheServerIsBusy) {
   server_.Hold();
-  const Tensor x = Random({1, 4, 2});
+  const Tensor x = RandomFloats({1, 4, 2});
   NormalizeRequest request = RequestOf(x);
   request.timeout = std::chrono::milliseconds(20);
   const absl::Status status = client_->Normalize(request).status();
@@ -139,32 +111,28 @@ TEST_F(ClientTest, TimesOutWhileTheServerIsBusy) {
 
 TEST_F(ClientTest, CancelEndsACall) {
   server_.Hold();
-  const Tensor x = Random({1, 4, 2});
-  Latch ended;
-  absl::Status status;
-  const auto call = client_->NormalizeAsync(RequestOf(x), [&](auto response) {
-    status = response.status();
-    ended.Open();
-  });
+  const Tensor x = RandomFloats({1, 4, 2});
+  std::promise<absl::Status> ended;
+  const auto call = client_->NormalizeAsync(
+      RequestOf(x), [&](auto response) { ended.set_value(response.status()); });
   ASSERT_TRUE(call.ok());
   server_.WaitForCalls(1);
   (*call)->Cancel();
-  ended.Wait();
-  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(ended.get_future().get().code(), absl::StatusCode::kCancelled);
   server_.Release();
 }
 
 TEST_F(ClientTest, LetsGoOfTheInputAfterTheCall) {
-  Latch released;
-  Tensor x = Random({1, 4, 1 << 16});
+  std::promise<void> released;
+  Tensor x = RandomFloats({1, 4, 1 << 16});
   NormalizeRequest request = RequestOf(x);
   // The deleter holds the memory, and tells when it is called.
   request.inputs[0].owner = std::shared_ptr<const void>(
-      x.bytes().data(), [owner = x.owner(), &released](const void*) { released.Open(); });
+      x.bytes().data(), [owner = x.owner(), &released](const void*) { released.set_value(); });
   x = Tensor();
   ASSERT_TRUE(client_->Normalize(request).ok());
   request.inputs[0].owner.reset();
-  released.Wait();
+  released.get_future().wait();
 }
 
 TEST_F(ClientTest, ManyCallsFromCallbacksEachGetTheirResponse) {
@@ -176,12 +144,12 @@ TEST_F(ClientTest, ManyCallsFromCallbacksEachGetTheirResponse) {
     Tensor expected;
     int left = kCalls;
     std::atomic<int>* running = nullptr;
-    Latch* all_done = nullptr;
+    std::promise<void>* all_done = nullptr;
     int wrong = 0;
 
     void Next() {
       if (left-- == 0) {
-        if (running->fetch_sub(1) == 1) all_done->Open();
+        if (running->fetch_sub(1) == 1) all_done->set_value();
         return;
       }
       const auto call = client->NormalizeAsync(RequestOf(input), [this](auto response) {
@@ -193,46 +161,41 @@ TEST_F(ClientTest, ManyCallsFromCallbacksEachGetTheirResponse) {
     }
   };
   std::atomic<int> running{kChains};
-  Latch all_done;
+  std::promise<void> all_done;
   std::vector<Chain> chains(kChains);
   for (int i = 0; i < kChains; ++i) {
     Chain& chain = chains[static_cast<std::size_t>(i)];
     chain.client = client_.get();
-    chain.input = Random({1 + i % 3, 4, 5 + i}, static_cast<std::uint64_t>(i));
+    chain.input = RandomFloats({1 + i % 3, 4, 5 + i}, static_cast<std::uint64_t>(i));
     chain.expected = client_->Normalize(RequestOf(chain.input))->outputs()[0].ToTensor().value();
     chain.running = &running;
     chain.all_done = &all_done;
   }
   for (Chain& chain : chains) chain.Next();
-  all_done.Wait();
+  all_done.get_future().wait();
   for (const Chain& chain : chains) EXPECT_EQ(chain.wrong, 0);
 }
 
 TEST_F(ClientTest, ACallOutlivesItsClient) {
   server_.Hold();
-  const Tensor x = Random({1, 4, 2});
-  Latch ended;
-  absl::Status status;
+  const Tensor x = RandomFloats({1, 4, 2});
+  std::promise<absl::Status> ended;
   {
     const auto client = Client::Create(server_.target(), {.own_connection = true}).value();
-    ASSERT_TRUE(client
-                    ->NormalizeAsync(RequestOf(x),
-                                     [&](auto response) {
-                                       status = response.status();
-                                       ended.Open();
-                                     })
-                    .ok());
+    const auto call = client->NormalizeAsync(
+        RequestOf(x), [&](auto response) { ended.set_value(response.status()); });
+    ASSERT_TRUE(call.ok());
     server_.WaitForCalls(1);
   }
   server_.Release();
-  ended.Wait();
+  const absl::Status status = ended.get_future().get();
   EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST_F(ClientTest, TellsOfAServerThatCannotBeReached) {
   server_.Stop();
   const auto client = Client::Create(server_.target(), {.own_connection = true}).value();
-  const absl::Status status = client->Normalize(RequestOf(Random({1, 4, 2}))).status();
+  const absl::Status status = client->Normalize(RequestOf(RandomFloats({1, 4, 2}))).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("cannot reach " + server_.target()));
   EXPECT_EQ(client->GetServerInfo().status().code(), absl::StatusCode::kUnavailable);
@@ -282,18 +245,14 @@ TEST(ClientConnectTest, SurvivesAnAttemptThatFails) {
 
 TEST_F(ClientTest, AServerThatDiesEndsTheCall) {
   server_.Hold();
-  Latch ended;
-  absl::Status status;
-  ASSERT_TRUE(client_
-                  ->NormalizeAsync(RequestOf(Random({1, 4, 2})),
-                                   [&](auto response) {
-                                     status = response.status();
-                                     ended.Open();
-                                   })
-                  .ok());
+  std::promise<absl::Status> ended;
+  const auto call = client_->NormalizeAsync(RequestOf(RandomFloats({1, 4, 2})), [&](auto response) {
+    ended.set_value(response.status());
+  });
+  ASSERT_TRUE(call.ok());
   server_.WaitForCalls(1);
   server_.Stop();
-  ended.Wait();
+  const absl::Status status = ended.get_future().get();
   // What the dying server's handler still answers is a matter of luck; that the call ends is not.
   EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kUnavailable ||
               status.code() == absl::StatusCode::kCancelled)
@@ -321,19 +280,17 @@ TEST(ClientCreateTest, RefusesTargetsThatNameNoServer) {
 // Then the process' last channel ends on one of gRPC's own threads. Many times, as what goes wrong
 // shows after the test that did it.
 TEST(ClientEndTest, TheOnlyClientMayEndWithinItsLastCall) {
-  const Tensor x = Random({1, 8, 3});
+  const Tensor x = RandomFloats({1, 8, 3});
   for (int i = 0; i < 10; ++i) {
     auto client = Client::Create("127.0.0.1:1").value();
-    Latch ended;
-    absl::Status status;
+    std::promise<absl::Status> ended;
     const auto done = [&](const absl::StatusOr<NormalizeResponse>& response) {
-      status = response.status();
+      const absl::Status status = response.status();
       client.reset();
-      ended.Open();
+      ended.set_value(status);
     };
     ASSERT_TRUE(client->NormalizeAsync(RequestOf(x), done).ok());
-    ended.Wait();
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(ended.get_future().get().code(), absl::StatusCode::kUnavailable);
   }
 }
 

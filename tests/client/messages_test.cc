@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "client/response.h"
 #include "client/tensor/random.h"
 #include "inference/grpc_service.pb.h"
+#include "tests/support/temp_repository.h"
 #include "wire/data_type.h"
 
 namespace normd::client {
@@ -26,6 +28,12 @@ std::string Flatten(const grpc::ByteBuffer& buffer) {
     bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
   return bytes;
+}
+
+std::string DataOf(const OutputTensor& output) {
+  std::string data(output.size_bytes(), '\0');
+  output.CopyTo(absl::MakeSpan(reinterpret_cast<std::byte*>(data.data()), data.size()));
+  return data;
 }
 
 // The bytes in slices of `size` each.
@@ -60,6 +68,18 @@ absl::StatusOr<grpc::ByteBuffer> EncodeRequest(std::vector<NamedTensor> inputs) 
   const absl::StatusOr<EncodedRequest> encoded = EncodedRequest::Create(request);
   if (!encoded.ok()) return encoded.status();
   return encoded->message();
+}
+
+// A request for "some_model" that says all that both protocols have words for.
+NormalizeRequest WholeRequest(Protocol protocol, NamedTensor input) {
+  NormalizeRequest request;
+  request.protocol = protocol;
+  request.model = "some_model";
+  request.version = 7;
+  request.priority = v1::PRIORITY_LOW;
+  request.queue_timeout = Duration(12345);
+  request.inputs = {std::move(input)};
+  return request;
 }
 
 // A request with x and y in a region, x at 64 and y at 128.
@@ -152,13 +172,8 @@ TEST(EncodeRequestTest, IsTheMessageThatProtobufReads) {
   for (const norm::DType dtype : {norm::DType::kFloat32, norm::DType::kFloat64,
                                   norm::DType::kFloat16, norm::DType::kBFloat16}) {
     const Tensor tensor = RandomTensor(dtype, Shape::Create({2, 300, 1}).value(), 0, 1, 1).value();
-    NormalizeRequest request;
-    request.model = "some_model";
-    request.version = 7;
-    request.priority = v1::PRIORITY_LOW;
-    request.queue_timeout = Duration(12345);
+    NormalizeRequest request = WholeRequest(Protocol::kNormd, tensor.named());
     request.precision = v1::PRECISION_TF32;
-    request.inputs = {tensor.named()};
     const auto encoded = EncodedRequest::Create(request);
     ASSERT_TRUE(encoded.ok()) << encoded.status();
     v1::NormalizeRequest message;
@@ -182,14 +197,8 @@ TEST(EncodeRequestTest, IsTheOpenInferenceProtocolsMessageToo) {
   for (const norm::DType dtype : {norm::DType::kFloat32, norm::DType::kFloat64,
                                   norm::DType::kFloat16, norm::DType::kBFloat16}) {
     const Tensor tensor = RandomTensor(dtype, Shape::Create({2, 300, 1}).value(), 0, 1, 1).value();
-    NormalizeRequest request;
-    request.protocol = Protocol::kOpenInference;
-    request.model = "some_model";
-    request.version = 7;
-    request.priority = v1::PRIORITY_LOW;
-    request.queue_timeout = Duration(12345);
-    request.inputs = {tensor.named("x")};
-    const auto encoded = EncodedRequest::Create(request);
+    const auto encoded =
+        EncodedRequest::Create(WholeRequest(Protocol::kOpenInference, tensor.named("x")));
     ASSERT_TRUE(encoded.ok()) << encoded.status();
     EXPECT_EQ(encoded->protocol(), Protocol::kOpenInference);
     inference::ModelInferRequest message;
@@ -240,10 +249,8 @@ TEST(EncodeRequestTest, RefersToTheTensorAndHoldsItsOwner) {
 }
 
 TEST(EncodeRequestTest, EncodesTwoNamedInputs) {
-  const Tensor x =
-      RandomTensor(norm::DType::kFloat32, Shape::Create({2, 3}).value(), 0, 1, 1).value();
-  const Tensor y =
-      RandomTensor(norm::DType::kFloat32, Shape::Create({2, 500}).value(), 0, 1, 2).value();
+  const Tensor x = test::RandomFloats({2, 3}, 1);
+  const Tensor y = test::RandomFloats({2, 500}, 2);
   const auto buffer = EncodeRequest({x.named("x"), y.named("y")});
   ASSERT_TRUE(buffer.ok()) << buffer.status();
   v1::NormalizeRequest message;
@@ -290,9 +297,7 @@ TEST(DecodeResponseTest, ReadsAnySplitWithoutACopy) {
     const OutputTensor& output = decoded->outputs()[0];
     EXPECT_EQ(output.dtype(), norm::DType::kFloat16);
     EXPECT_EQ(output.shape().ToString(), "[3, 7]");
-    std::string data(output.size_bytes(), '\0');
-    output.CopyTo(absl::MakeSpan(reinterpret_cast<std::byte*>(data.data()), data.size()));
-    EXPECT_EQ(data, message.outputs(0).data()) << size;
+    EXPECT_EQ(DataOf(output), message.outputs(0).data()) << size;
   }
 }
 
@@ -324,9 +329,7 @@ TEST(DecodeResponseTest, ReadsSeveralOutputsOfTheirOwnTypeAndShapeFromAnySlicesE
       EXPECT_EQ(got.name(), want.name());
       EXPECT_EQ(static_cast<int>(got.dtype()), static_cast<int>(want.dtype()));
       EXPECT_THAT(got.shape().dims(), ::testing::ElementsAreArray(want.shape()));
-      std::string data(got.size_bytes(), '\0');
-      got.CopyTo(absl::MakeSpan(reinterpret_cast<std::byte*>(data.data()), data.size()));
-      EXPECT_EQ(data, want.data());
+      EXPECT_EQ(DataOf(got), want.data());
     }
     EXPECT_EQ(decoded->size_bytes(), 58U);
   }
@@ -346,11 +349,6 @@ TEST(DecodeResponseTest, ReadsTheOpenInferenceProtocolsWithRawAndTypedContents) 
     return NormalizeResponse::Decode(Cut(message.SerializeAsString(), size),
                                      Protocol::kOpenInference);
   };
-  const auto data_of = [](const OutputTensor& output) {
-    std::string data(output.size_bytes(), '\0');
-    output.CopyTo(absl::MakeSpan(reinterpret_cast<std::byte*>(data.data()), data.size()));
-    return data;
-  };
   const float elements[] = {1.5f, -2.5f};
   const std::string wanted(reinterpret_cast<const char*>(elements), sizeof(elements));
   for (const bool raw : {true, false}) {
@@ -368,8 +366,8 @@ TEST(DecodeResponseTest, ReadsTheOpenInferenceProtocolsWithRawAndTypedContents) 
       ASSERT_EQ(response->outputs().size(), 2u);
       EXPECT_EQ(response->outputs()[1].name(), "z");
       EXPECT_EQ(response->outputs()[1].dtype(), norm::DType::kFloat32);
-      EXPECT_EQ(data_of(response->outputs()[0]), wanted);
-      EXPECT_EQ(data_of(response->outputs()[1]), wanted);
+      EXPECT_EQ(DataOf(response->outputs()[0]), wanted);
+      EXPECT_EQ(DataOf(response->outputs()[1]), wanted);
     }
   }
   message.set_model_version("three");
@@ -398,33 +396,32 @@ TEST(DecodeResponseTest, SkipsFieldsThatItDoesNotKnow) {
 }
 
 TEST(DecodeResponseTest, RefusesOutputsThatContradictThemselves) {
-  const auto error = [](const v1::NormalizeResponse& message) {
+  const auto error = [](const std::function<void(v1::NormalizeResponse&)>& change) {
+    v1::NormalizeResponse message = GoodResponse();
+    change(message);
     const absl::Status status =
         NormalizeResponse::Decode(Cut(message.SerializeAsString(), 1000)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
     return std::string(status.message());
   };
-  v1::NormalizeResponse none = GoodResponse();
-  none.clear_outputs();
-  EXPECT_THAT(error(none), HasSubstr("0 outputs, wanted 1"));
-  v1::NormalizeResponse two = GoodResponse();
-  *two.add_outputs() = two.outputs(0);
-  EXPECT_THAT(error(two), HasSubstr("2 outputs, wanted 1"));
-  two.mutable_outputs(0)->set_name("y");
-  two.mutable_outputs(1)->set_name("y");
-  EXPECT_THAT(error(two), HasSubstr("2 outputs, wanted 1 named \"y\""));
-  v1::NormalizeResponse longer = GoodResponse();
-  longer.mutable_outputs(0)->mutable_data()->push_back('x');
-  EXPECT_THAT(error(longer), HasSubstr("43 bytes of data for float16 [3, 7]"));
-  v1::NormalizeResponse untyped = GoodResponse();
-  untyped.mutable_outputs(0)->clear_dtype();
-  EXPECT_THAT(error(untyped), HasSubstr("dtype: unknown value 0"));
-  v1::NormalizeResponse negative = GoodResponse();
-  negative.mutable_outputs(0)->set_shape(0, -3);
-  EXPECT_THAT(error(negative), HasSubstr("wanted 0 or more"));
-  v1::NormalizeResponse deep = GoodResponse();
-  for (int i = 0; i < 1000; ++i) deep.mutable_outputs(0)->add_shape(1);
-  EXPECT_THAT(error(deep), HasSubstr("not a NormalizeResponse"));
+  EXPECT_THAT(error([](auto& r) { r.clear_outputs(); }), HasSubstr("0 outputs, wanted 1"));
+  const auto add_copy = [](auto& r) { r.add_outputs()->CopyFrom(GoodResponse().outputs(0)); };
+  EXPECT_THAT(error(add_copy), HasSubstr("2 outputs, wanted 1"));
+  EXPECT_THAT(error([&](auto& r) {
+                add_copy(r);
+                for (v1::Tensor& output : *r.mutable_outputs()) output.set_name("y");
+              }),
+              HasSubstr("2 outputs, wanted 1 named \"y\""));
+  EXPECT_THAT(error([](auto& r) { r.mutable_outputs(0)->mutable_data()->push_back('x'); }),
+              HasSubstr("43 bytes of data for float16 [3, 7]"));
+  EXPECT_THAT(error([](auto& r) { r.mutable_outputs(0)->clear_dtype(); }),
+              HasSubstr("dtype: unknown value 0"));
+  EXPECT_THAT(error([](auto& r) { r.mutable_outputs(0)->set_shape(0, -3); }),
+              HasSubstr("wanted 0 or more"));
+  EXPECT_THAT(error([](auto& r) {
+                for (int i = 0; i < 1000; ++i) r.mutable_outputs(0)->add_shape(1);
+              }),
+              HasSubstr("not a NormalizeResponse"));
 }
 
 TEST(DecodeResponseTest, SurvivesEveryTruncationAndEveryChangedByte) {

@@ -53,6 +53,30 @@ class SeveralTensorsTest : public ::testing::Test {
     }
   }
 
+  // Streams the five samples of `inputs`, and adds what comes to `received`.
+  absl::StatusOr<StreamResult> Stream(const StreamRequest& request,
+                                      const std::vector<Tensor>& inputs,
+                                      std::vector<std::byte>& received) {
+    const Tensor stream = JoinStream(inputs, 5).value();
+    std::size_t read = 0;
+    return client_->NormalizeStream(
+        request,
+        [&](absl::Span<std::byte> out) {
+          std::memcpy(out.data(), stream.bytes().data() + read, out.size());
+          read += out.size();
+          return absl::OkStatus();
+        },
+        [&](absl::Span<const std::byte> bytes) {
+          received.insert(received.end(), bytes.begin(), bytes.end());
+          return absl::OkStatus();
+        });
+  }
+  // The error of a stream that is refused before its bytes.
+  absl::Status Refusal(const StreamRequest& request) {
+    std::vector<std::byte> unused;
+    return Stream(request, inputs_, unused).status();
+  }
+
   test::FakeNormService server_;
   const std::unique_ptr<Client> client_;
 };
@@ -76,32 +100,14 @@ TEST_F(SeveralTensorsTest, ACallTakesAndGivesThemByName) {
 
 TEST_F(SeveralTensorsTest, AStreamCarriesASampleOfEachInTurn) {
   std::vector<TensorSpec> specs;
-  std::string stream;
   for (std::size_t i = 0; i < inputs_.size(); ++i) specs.push_back(inputs_[i].spec(names_[i]));
-  for (std::size_t sample = 0; sample < 5; ++sample) {
-    for (const Tensor& input : inputs_) {
-      const std::size_t size = input.bytes().size() / 5;
-      stream.append(reinterpret_cast<const char*>(input.bytes().data()) + sample * size, size);
-    }
-  }
   for (const std::int64_t chunk_bytes : {1, 13, 1000, 1 << 20}) {
     StreamRequest request;
     request.model = "turn";
     request.inputs = specs;
     request.chunk_bytes = chunk_bytes;
-    std::size_t read = 0;
     std::vector<std::byte> received;
-    const absl::StatusOr<StreamResult> result = client_->NormalizeStream(
-        request,
-        [&](absl::Span<std::byte> out) {
-          std::memcpy(out.data(), stream.data() + read, out.size());
-          read += out.size();
-          return absl::OkStatus();
-        },
-        [&](absl::Span<const std::byte> bytes) {
-          received.insert(received.end(), bytes.begin(), bytes.end());
-          return absl::OkStatus();
-        });
+    const absl::StatusOr<StreamResult> result = Stream(request, inputs_, received);
     ASSERT_TRUE(result.ok()) << result.status();
     const absl::StatusOr<std::vector<Tensor>> outputs =
         SplitStream(result->outputs, received, result->samples);
@@ -116,29 +122,11 @@ TEST_F(SeveralTensorsTest, ASampleOfAStreamIsWhatTheServersHeaderSays) {
                                       Random(norm::DType::kFloat16, {5, 2, 4}, 2)};
   const auto run = [&](std::int64_t told, std::vector<std::byte>& received) {
     server_.TellSamples(told);
-    std::string stream;
-    for (std::size_t sample = 0; sample < 5; ++sample) {
-      for (const Tensor& input : inputs) {
-        const std::size_t size = input.bytes().size() / 5;
-        stream.append(reinterpret_cast<const char*>(input.bytes().data()) + sample * size, size);
-      }
-    }
     StreamRequest request;
     request.model = "turn";
     request.inputs = {inputs[0].spec("x"), inputs[1].spec("g")};
     request.chunk_bytes = 11;
-    std::size_t read = 0;
-    return client_->NormalizeStream(
-        request,
-        [&](absl::Span<std::byte> out) {
-          std::memcpy(out.data(), stream.data() + read, out.size());
-          read += out.size();
-          return absl::OkStatus();
-        },
-        [&](absl::Span<const std::byte> bytes) {
-          received.insert(received.end(), bytes.begin(), bytes.end());
-          return absl::OkStatus();
-        });
+    return Stream(request, inputs, received);
   };
   std::vector<std::byte> received;
   const absl::StatusOr<StreamResult> result = run(5, received);
@@ -159,18 +147,11 @@ TEST_F(SeveralTensorsTest, ASampleOfAStreamIsWhatTheServersHeaderSays) {
 TEST_F(SeveralTensorsTest, AStreamRefusesInputsOfOtherSamplesAndNoInputs) {
   StreamRequest request;
   request.model = "turn";
-  const auto error = [&] {
-    return std::string(client_
-                           ->NormalizeStream(
-                               request, [](absl::Span<std::byte>) { return absl::OkStatus(); },
-                               [](absl::Span<const std::byte>) { return absl::OkStatus(); })
-                           .status()
-                           .message());
-  };
-  EXPECT_EQ(error(), "inputs: none, wanted at least one");
+  EXPECT_EQ(Refusal(request).message(), "inputs: none, wanted at least one");
   request.inputs = {inputs_[0].spec("x"), inputs_[1].spec("residual"),
                     Random(norm::DType::kFloat32, {4, 3}, 1).spec("gate")};
-  EXPECT_EQ(error(), "gate: shape [4, 3], wanted the samples of x, which is [5, 7]");
+  EXPECT_EQ(Refusal(request).message(),
+            "gate: shape [4, 3], wanted the samples of x, which is [5, 7]");
 }
 
 TEST_F(SeveralTensorsTest, AStreamWhoseServerNamesAnUnknownTypeIsRefused) {
@@ -182,12 +163,8 @@ TEST_F(SeveralTensorsTest, AStreamWhoseServerNamesAnUnknownTypeIsRefused) {
   StreamRequest request;
   request.model = "odd";
   request.inputs = {inputs_[0].spec("x")};
-  const absl::Status status =
-      client_
-          ->NormalizeStream(
-              request, [](absl::Span<std::byte>) { return absl::OkStatus(); },
-              [](absl::Span<const std::byte>) { return absl::OkStatus(); })
-          .status();
+  std::vector<std::byte> received;
+  const absl::Status status = Stream(request, {inputs_[0]}, received).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(status.message()), HasSubstr("an output of another type or shape"));
 }

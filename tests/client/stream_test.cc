@@ -8,35 +8,33 @@
 #include <cstring>
 #include <functional>
 #include <future>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "client/client.h"
-#include "client/tensor/random.h"
+#include "client/tensor/stream_order.h"
 #include "tests/support/fake_norm_service.h"
 #include "tests/support/temp_repository.h"
 
 namespace normd::client {
 namespace {
 
+using test::RandomFloats;
 using ::testing::HasSubstr;
 
 class StreamTest : public ::testing::Test {
  protected:
   StreamTest() : client_(Client::Create(server_.target()).value()) {
-    v1::ModelConfig config;
-    config.mutable_instance_norm()->set_channels(8);
-    config.mutable_instance_norm()->set_affine(true);
-    server_.AddModel("norm", config, test::AffineParameters(8));
+    server_.AddModel("norm", test::ConfigOf("instance_norm { channels: 8 affine: true }"),
+                     test::AffineParameters(8));
     request_.model = "norm";
     request_.inputs = {x_.spec()};
   }
 
   absl::Status ReadInput(absl::Span<std::byte> out) {
-    std::memcpy(out.data(), x_.view().bytes.data() + read_, out.size());
+    std::memcpy(out.data(), stream_.bytes().data() + read_, out.size());
     read_ += out.size();
     return absl::OkStatus();
   }
@@ -50,10 +48,23 @@ class StreamTest : public ::testing::Test {
         [this](absl::Span<const std::byte> bytes) { return WriteOutput(bytes); });
   }
 
+  // The bytes that the call without a stream gives.
+  std::vector<std::byte> UnaryOutput(std::vector<NamedTensor> inputs) {
+    NormalizeRequest unary;
+    unary.model = request_.model;
+    unary.inputs = std::move(inputs);
+    const absl::StatusOr<NormalizeResponse> response = client_->Normalize(unary);
+    EXPECT_TRUE(response.ok()) << response.status();
+    if (!response.ok()) return {};
+    std::vector<std::byte> bytes(response->outputs()[0].size_bytes());
+    response->outputs()[0].CopyTo(absl::MakeSpan(bytes));
+    return bytes;
+  }
+
   test::FakeNormService server_;
   const std::unique_ptr<Client> client_;
-  const Tensor x_ =
-      RandomTensor(norm::DType::kFloat32, Shape::Create({5, 8, 33, 31}).value(), 0, 1, 1).value();
+  const Tensor x_ = RandomFloats({5, 8, 33, 31}, 1);
+  Tensor stream_ = x_;  // What is read.
   StreamRequest request_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   std::size_t read_ = 0;
@@ -61,13 +72,7 @@ class StreamTest : public ::testing::Test {
 };
 
 TEST_F(StreamTest, GivesTheBytesOfTheUnaryCallForEveryChunkSize) {
-  NormalizeRequest unary;
-  unary.model = "norm";
-  unary.inputs = {x_.named()};
-  const absl::StatusOr<NormalizeResponse> response = client_->Normalize(unary);
-  ASSERT_TRUE(response.ok()) << response.status();
-  std::vector<std::byte> expected(response->outputs()[0].size_bytes());
-  response->outputs()[0].CopyTo(absl::MakeSpan(expected));
+  const std::vector<std::byte> expected = UnaryOutput({x_.named()});
   for (const std::int64_t chunk_bytes : {1000, 4096, 1 << 20}) {
     request_.chunk_bytes = chunk_bytes;
     read_ = 0;
@@ -153,52 +158,21 @@ TEST_F(StreamTest, AnEmptyTensorReadsNothing) {
 class FusedStreamTest : public StreamTest {
  protected:
   FusedStreamTest() {
-    v1::ModelConfig config;
-    config.mutable_linear_norm()->set_in_features(6);
-    config.mutable_linear_norm()->set_out_features(10);
-    config.mutable_linear_norm()->set_bias(false);
-    config.mutable_linear_norm()->mutable_epilogue()->set_add(true);
-    std::map<std::string, Tensor> parameters;
-    parameters.emplace("linear.weight", Random({10, 6}, 2));
-    server_.AddModel("fused", config, std::move(parameters));
+    server_.AddModel("fused",
+                     test::ConfigOf("linear_norm { in_features: 6 out_features: 10 bias: false "
+                                    "epilogue { add: true } }"),
+                     {{"linear.weight", RandomFloats({10, 6}, 2)}});
     request_.model = "fused";
     request_.inputs = {x_.spec("x"), y_.spec("y")};
-    for (std::size_t sample = 0; sample < 7; ++sample) {
-      for (const Tensor* input : {&x_, &y_}) {
-        const std::size_t size = input->bytes().size() / 7;
-        const auto bytes = input->bytes().subspan(sample * size, size);
-        stream_.insert(stream_.end(), bytes.begin(), bytes.end());
-      }
-    }
+    stream_ = JoinStream({x_, y_}, 7).value();
   }
 
-  static Tensor Random(const std::vector<std::int64_t>& shape, std::uint64_t seed) {
-    return RandomTensor(norm::DType::kFloat32, Shape::Create(shape).value(), -1, 1, seed).value();
-  }
-  absl::StatusOr<StreamResult> Run() {
-    return client_->NormalizeStream(
-        request_,
-        [this](absl::Span<std::byte> out) {
-          std::memcpy(out.data(), stream_.data() + read_, out.size());
-          read_ += out.size();
-          return absl::OkStatus();
-        },
-        [this](absl::Span<const std::byte> bytes) { return WriteOutput(bytes); });
-  }
-
-  const Tensor x_ = Random({7, 6}, 3);
-  const Tensor y_ = Random({7, 10}, 4);
-  std::vector<std::byte> stream_;
+  const Tensor x_ = RandomFloats({7, 6}, 3);
+  const Tensor y_ = RandomFloats({7, 10}, 4);
 };
 
 TEST_F(FusedStreamTest, GivesTheBytesOfTheUnaryCallAndTheShapeBeforeThem) {
-  NormalizeRequest unary;
-  unary.model = "fused";
-  unary.inputs = {x_.named("x"), y_.named("y")};
-  const absl::StatusOr<NormalizeResponse> response = client_->Normalize(unary);
-  ASSERT_TRUE(response.ok()) << response.status();
-  std::vector<std::byte> expected(response->outputs()[0].size_bytes());
-  response->outputs()[0].CopyTo(absl::MakeSpan(expected));
+  const std::vector<std::byte> expected = UnaryOutput({x_.named("x"), y_.named("y")});
   int accepted = 0;
   request_.on_accepted = [&](const StreamResult& result) {
     ++accepted;

@@ -75,6 +75,17 @@ void WriteModel(const std::string& root, const std::string& name, const v1::Mode
   WriteFile(folder / "1" / "params.safetensors", SafetensorsBytes(parameters));
 }
 
+v1::ModelConfig ConfigOf(const std::string& text) {
+  v1::ModelConfig config;
+  if (!google::protobuf::TextFormat::ParseFromString(text, &config)) throw std::runtime_error(text);
+  return config;
+}
+
+client::Tensor RandomFloats(const std::vector<std::int64_t>& shape, std::uint64_t seed) {
+  return client::RandomTensor(norm::DType::kFloat32, Shape::Create(shape).value(), -1, 1, seed)
+      .value();
+}
+
 std::map<std::string, client::Tensor> AffineParameters(std::int64_t channels) {
   const Shape shape = Shape::Create({channels}).value();
   return {{"weight", client::RandomTensor(norm::DType::kFloat32, shape, 0.5, 1.5, 1).value()},

@@ -3,6 +3,7 @@
 #ifndef NORMD_TESTS_SUPPORT_TEMP_REPOSITORY_H_
 #define NORMD_TESTS_SUPPORT_TEMP_REPOSITORY_H_
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -41,6 +42,12 @@ std::string ReadFile(const std::string& path);
 // Writes <root>/<name>/config.textproto and <root>/<name>/1/params.safetensors.
 void WriteModel(const std::string& root, const std::string& name, const v1::ModelConfig& config,
                 const std::map<std::string, client::Tensor>& parameters);
+
+// The config that a file's text describes.
+v1::ModelConfig ConfigOf(const std::string& text);
+
+// Floats from -1 to 1.
+client::Tensor RandomFloats(const std::vector<std::int64_t>& shape, std::uint64_t seed = 1);
 
 // weight and bias of `channels` elements, random and not trivial.
 std::map<std::string, client::Tensor> AffineParameters(std::int64_t channels);

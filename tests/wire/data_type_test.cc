@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <set>
-#include <string>
 
 #include "normd/v1/model_config.pb.h"
 #include "wire/tensor_message.h"

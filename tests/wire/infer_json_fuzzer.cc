@@ -17,11 +17,10 @@
 #include "wire/infer_json_request.h"
 #include "wire/infer_json_response.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using nlohmann::json;
-using testing::Expect;
 
 struct Parsed {
   json value;  // Discarded: no JSON.
@@ -184,7 +183,7 @@ void Check(const std::string& input) {
   const std::string id = InferJsonId(body, take);
   const Parsed parsed = Parse(text);
   if (!request.ok()) {
-    testing::ExpectMessage(request.status().message(), 512);
+    ExpectMessage(request.status().message(), 512);
     const bool has_zero = text.find('\0') != text.npos;  // The second parser takes it for the end.
     if (!parsed.value.is_discarded() && !parsed.twice && binary == 0 && !has_zero) {
       Expect(!IsPlain(parsed.value), "what is plainly right is taken", request.status().message());
@@ -209,9 +208,9 @@ void Check(const std::string& input) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  normd::Check(std::string(reinterpret_cast<const char*>(data), size));
+  normd::testing::Check(std::string(reinterpret_cast<const char*>(data), size));
   return 0;
 }

@@ -13,19 +13,12 @@
 #include "wire/infer_request.h"
 #include "wire/infer_response.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::normd::norm::testing::TestSeed;
-using testing::BytesField;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::InferRequestDisagreement;
-using testing::InferResponseDisagreement;
-using testing::IntField;
-using testing::Join;
-using testing::RandomCuts;
-using testing::Slices;
 using ParameterKind = ReceivedParameter::Kind;
 
 inference::ModelInferRequest OneInput() {
@@ -312,4 +305,4 @@ TEST(InferMessagesTest, AgreeWithTheGeneratedClassesOnAwkwardMessagesAndTheirMut
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

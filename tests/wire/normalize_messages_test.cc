@@ -14,23 +14,13 @@
 #include "wire/normalize_request.h"
 #include "wire/normalize_response.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::normd::norm::testing::TestSeed;
 using ::testing::AllOf;
-using testing::BytesField;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::IntField;
-using testing::Join;
-using testing::RandomCuts;
-using testing::RandomRequest;
-using testing::RandomResponse;
-using testing::RequestDisagreement;
-using testing::ResponseDisagreement;
-using testing::Slices;
-using testing::Varint;
 
 // What the codec says of `wire` in one slice; "" when it accepts it.
 std::string Refusal(absl::string_view wire) {
@@ -422,4 +412,4 @@ TEST(EncodeNormalizeRequestTest, RefusesMoreThanAMessageCarriesInAll) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -10,12 +10,8 @@
 #include "tests/wire/agreement.h"
 #include "tests/wire/wire_writer.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
-
-using testing::Join;
-using testing::RandomCuts;
-using testing::Slices;
 
 TEST(SliceStreamTest, NeverGivesAnEmptyBuffer) {
   // As many empty slices before, between and behind the bytes as nobody would send in good faith.
@@ -69,4 +65,4 @@ TEST(SliceStreamTest, BacksUpAndSkipsAcrossEmptySlices) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -12,13 +12,10 @@
 #include "tests/wire/agreement.h"
 #include "tests/wire/wire_writer.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::Join;
-using testing::RandomCuts;
-using testing::Slices;
 using Kind = StreamPartView::Kind;
 
 // A request as the codec reads it: what came, and in which part.
@@ -98,4 +95,4 @@ TEST(StreamPartTest, AChunksHeadAndItsBytesAreTheGeneratedMessage) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -1,12 +1,11 @@
 // The command `normalize`: tensors from files to files, as calls and as streams.
 
 #include <cstdint>
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "client/normctl/tensor_files.h"
+#include "client/tensor/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -73,28 +72,13 @@ TEST_F(NormctlTest, NormalizeStreamsFromFileToFile) {
 }
 
 TEST_F(NormctlTest, NormalizeStreamsAFusedLayersTwoInputs) {
-  v1::ModelConfig config;
-  config.mutable_linear_norm()->set_in_features(6);
-  config.mutable_linear_norm()->set_out_features(10);
-  config.mutable_linear_norm()->set_bias(false);
-  config.mutable_linear_norm()->mutable_epilogue()->set_multiply(true);
-  const auto write = [&](const char* name, std::vector<std::int64_t> shape) {
-    const Tensor tensor =
-        RandomTensor(norm::DType::kFloat32, Shape::Create(shape).value(), -1, 1, 5).value();
-    EXPECT_TRUE(WriteNpy(folder_.File(name), tensor.view()).ok());
-  };
-  const auto parameters = [] {
-    std::map<std::string, Tensor> made;
-    made.emplace(
-        "linear.weight",
-        RandomTensor(norm::DType::kFloat32, Shape::Create({10, 6}).value(), -1, 1, 2).value());
-    return made;
-  };
-  server_.AddModel("fused", config, parameters());
-  test::WriteModel(folder_.path(), "fused", config, parameters());
-  write("x.npy", {7, 6});
-  write("y.npy", {7, 10});
-  write("short.npy", {6, 10});
+  AddModel(
+      "fused",
+      "linear_norm { in_features: 6 out_features: 10 bias: false epilogue { multiply: true } }",
+      {{"linear.weight", test::RandomFloats({10, 6}, 2)}});
+  WriteInput("x.npy", {7, 6}, 5);
+  WriteInput("y.npy", {7, 10}, 5);
+  WriteInput("short.npy", {6, 10}, 5);
   const std::string out = folder_.File("out.npy");
   const auto call = [&](const char* y) {
     return Call({"normalize", "--stream=always", "--model=fused", folder_.File("x.npy"),
@@ -111,17 +95,10 @@ TEST_F(NormctlTest, NormalizeStreamsAFusedLayersTwoInputs) {
 }
 
 TEST_F(NormctlTest, NormalizesWithAResidualBothWays) {
-  v1::ModelConfig config;
-  config.mutable_add_rms_norm()->add_normalized_shape(4);
-  config.mutable_add_rms_norm()->add_normalized_shape(8);
-  config.mutable_add_rms_norm()->set_affine(false);
-  server_.AddModel("add", config);
-  test::WriteModel(folder_.path(), "add", config, {});
+  AddModel("add", "add_rms_norm { normalized_shape: [4, 8] affine: false }");
   server_.TellSamples(7);
   for (const char* name : {"x.npy", "residual.npy"}) {
-    const Tensor tensor =
-        RandomTensor(norm::DType::kFloat32, Shape::Create({7, 4, 8}).value(), -1, 1, *name).value();
-    EXPECT_TRUE(WriteNpy(folder_.File(name), tensor.view()).ok());
+    WriteInput(name, {7, 4, 8}, static_cast<std::uint64_t>(*name));
   }
   for (const std::string stream : {"never", "always"}) {
     const Ran ran = Call({"normalize", "--stream=" + stream, "--model=add",

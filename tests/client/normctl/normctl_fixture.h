@@ -4,13 +4,14 @@
 #ifndef NORMD_TESTS_CLIENT_NORMCTL_NORMCTL_FIXTURE_H_
 #define NORMD_TESTS_CLIENT_NORMCTL_NORMCTL_FIXTURE_H_
 
+#include <cstdint>
+#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "client/normctl/commands.h"
 #include "client/tensor/npy.h"
-#include "client/tensor/random.h"
 #include "gtest/gtest.h"
 #include "tests/support/fake_norm_service.h"
 #include "tests/support/temp_repository.h"
@@ -37,15 +38,20 @@ inline Ran Invoke(const std::vector<std::string>& arguments) {
 class NormctlTest : public ::testing::Test {
  protected:
   NormctlTest() {
-    v1::ModelConfig config;
-    config.mutable_group_norm()->set_channels(8);
-    config.mutable_group_norm()->set_groups(2);
-    config.set_activation(v1::SILU);
-    server_.AddModel("group", config, test::AffineParameters(8));
-    test::WriteModel(folder_.path(), "group", config, test::AffineParameters(8));
-    const Tensor x =
-        RandomTensor(norm::DType::kFloat32, Shape::Create({2, 8, 5}).value(), 0, 1, 1).value();
-    EXPECT_TRUE(WriteNpy(folder_.File("x.npy"), x.view()).ok());
+    AddModel("group", "group_norm { channels: 8 groups: 2 } activation: SILU",
+             test::AffineParameters(8));
+    WriteInput("x.npy", {2, 8, 5});
+  }
+
+  // To the server and to the folder.
+  void AddModel(const std::string& name, const std::string& config,
+                const std::map<std::string, Tensor>& parameters = {}) {
+    server_.AddModel(name, test::ConfigOf(config), parameters);
+    test::WriteModel(folder_.path(), name, test::ConfigOf(config), parameters);
+  }
+  void WriteInput(const std::string& name, const std::vector<std::int64_t>& shape,
+                  std::uint64_t seed = 1) {
+    EXPECT_TRUE(WriteNpy(folder_.File(name), test::RandomFloats(shape, seed).view()).ok());
   }
 
   // With --server of the fake.

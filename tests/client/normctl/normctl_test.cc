@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/normctl/print.h"
 #include "gmock/gmock.h"
-#include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/normctl/normctl_fixture.h"
@@ -156,11 +155,7 @@ TEST_F(NormctlTest, DescribesEveryOperationAsItStandsInAConfig) {
     config.GetReflection()->MutableMessage(&config, operations->field(i));
     EXPECT_EQ(DescribeOperation(config), operations->field(i)->name() + " { }");
   }
-  const auto describe = [](const char* text) {
-    v1::ModelConfig config;
-    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &config)) << text;
-    return DescribeOperation(config);
-  };
+  const auto describe = [](const char* text) { return DescribeOperation(test::ConfigOf(text)); };
   EXPECT_EQ(describe("layout: CHANNELS_LAST rms_norm { normalized_shape: [2, 3] eps: 1e-6 }"),
             "rms_norm { normalized_shape: [2, 3] eps: 1e-06 }, CHANNELS_LAST");
   EXPECT_EQ(describe("linear_norm { in_features: 4 epilogue { add: true } } activation: SILU"),

@@ -39,40 +39,48 @@ class FakeInterrupts final : public Interrupts {
   bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-class NormloadTest : public ::testing::Test {
+class NormloadRun : public ::testing::Test {
  protected:
-  NormloadTest() {
-    v1::ModelConfig config;
-    config.mutable_instance_norm()->set_channels(4);
-    config.mutable_instance_norm()->set_affine(true);
-    server_.AddModel("norm", config, test::AffineParameters(4));
-    server_.TellTensors("norm", {{"x", {-1, 4, -2}}}, {{"y", {-1, 4, -2}}});
-    test::WriteModel(folder_.path(), "norm", config, test::AffineParameters(4));
-  }
-
-  // Runs against the fake server without warm-up and progress, and reads the report.
-  void Run(std::vector<std::string> arguments) {
-    for (const std::string& argument :
-         {"--server=" + server_.target(), std::string("--warmup=0s"), std::string("--quiet"),
-          "--json=" + folder_.File("report.json")}) {
-      arguments.push_back(argument);
-    }
+  // Runs with the arguments as they are.
+  void RunPlainly(const std::vector<std::string>& arguments) {
     std::ostringstream out;
     std::ostringstream err;
     code_ = RunNormload(arguments, interrupts_, out, err, false);
     out_ = out.str();
     err_ = err.str();
+  }
+  // Runs against a server without warm-up and progress, and reads the report.
+  void RunAgainst(const test::FakeNormService& server, std::vector<std::string> arguments) {
+    for (const std::string& argument :
+         {"--server=" + server.target(), std::string("--warmup=0s"), std::string("--quiet"),
+          "--json=" + folder_.File("report.json")}) {
+      arguments.push_back(argument);
+    }
+    RunPlainly(arguments);
     report_ = nlohmann::json::parse(test::ReadFile(folder_.File("report.json")), nullptr, false);
     ASSERT_TRUE(report_.is_object());
   }
 
-  test::FakeNormService server_;
   const test::TempFolder folder_;
   FakeInterrupts interrupts_;
   int code_ = -1;
   std::string out_;
   std::string err_;
   nlohmann::json report_;
+};
+
+class NormloadTest : public NormloadRun {
+ protected:
+  NormloadTest() {
+    const v1::ModelConfig config = test::ConfigOf("instance_norm { channels: 4 affine: true }");
+    server_.AddModel("norm", config, test::AffineParameters(4));
+    server_.TellTensors("norm", {{"x", {-1, 4, -2}}}, {{"y", {-1, 4, -2}}});
+    test::WriteModel(folder_.path(), "norm", config, test::AffineParameters(4));
+  }
+
+  void Run(const std::vector<std::string>& arguments) { RunAgainst(server_, arguments); }
+
+  test::FakeNormService server_;
 };
 
 }  // namespace normd::load

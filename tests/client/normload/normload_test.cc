@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -102,9 +101,8 @@ TEST_F(NormloadTest, ChoosesAShapeThatSuitsTheModel) {
 }
 
 TEST_F(NormloadTest, VerifiesBothOutputsOfANormWithAResidual) {
-  v1::ModelConfig config;
-  config.mutable_add_rms_norm()->add_normalized_shape(8);
-  config.mutable_add_rms_norm()->set_affine(false);
+  const v1::ModelConfig config =
+      test::ConfigOf("add_rms_norm { normalized_shape: 8 affine: false }");
   server_.AddModel("add", config);
   server_.TellTensors("add", {{"x", {-2, 8}}, {"residual", {-2, 8}}},
                       {{"y", {-2, 8}}, {"residual_out", {-2, 8}}});
@@ -122,9 +120,7 @@ TEST_F(NormloadTest, VerifiesBothOutputsOfANormWithAResidual) {
 }
 
 TEST_F(NormloadTest, AsksForAShapeWhereTheServerDoesNotTellItsInputs) {
-  v1::ModelConfig config;
-  config.mutable_instance_norm()->set_channels(4);
-  server_.AddModel("old", config);
+  server_.AddModel("old", test::ConfigOf("instance_norm { channels: 4 }"));
   Run({"--model=old", "--requests=10"});
   EXPECT_NE(code_, kExitOk);
   EXPECT_THAT(err_, HasSubstr("old: the server does not tell the model's inputs"));
@@ -307,18 +303,14 @@ TEST_F(NormloadTest, ReportsOfProcessesAreMerged) {
   Run({"--model=norm", "--shape=1x4x5", "--requests=20"});
   test::WriteFile(folder_.File("one.json"), test::ReadFile(folder_.File("report.json")));
   Run({"--model=norm", "--shape=1x4x5", "--requests=30"});
-  std::ostringstream out;
-  std::ostringstream err;
-  EXPECT_EQ(RunNormload({"merge", folder_.File("one.json"), folder_.File("report.json"),
-                         "--json=" + folder_.File("both.json")},
-                        interrupts_, out, err, false),
-            kExitOk)
-      << err.str();
+  RunPlainly({"merge", folder_.File("one.json"), folder_.File("report.json"),
+              "--json=" + folder_.File("both.json")});
+  EXPECT_EQ(code_, kExitOk) << err_;
   const Json both = Json::parse(test::ReadFile(folder_.File("both.json")), nullptr, false);
   EXPECT_EQ(both["processes"], 2);
   EXPECT_EQ(both["result"]["ok"], 50);
   EXPECT_EQ(both["result"]["response_time"]["count"], 50);
-  EXPECT_THAT(out.str(), HasSubstr("processes      2"));
+  EXPECT_THAT(out_, HasSubstr("processes      2"));
 }
 
 TEST_F(NormloadTest, WhatCannotBeMergedIsNamed) {
@@ -326,10 +318,9 @@ TEST_F(NormloadTest, WhatCannotBeMergedIsNamed) {
   for (const auto& [file, what] : std::vector<std::pair<std::string, std::string>>{
            {folder_.File("absent"), "absent: cannot read it"},
            {folder_.File("text"), "text: no report of normload"}}) {
-    std::ostringstream out;
-    std::ostringstream err;
-    EXPECT_EQ(RunNormload({"merge", file}, interrupts_, out, err, false), kExitUsage);
-    EXPECT_THAT(err.str(), HasSubstr(what));
+    RunPlainly({"merge", file});
+    EXPECT_EQ(code_, kExitUsage);
+    EXPECT_THAT(err_, HasSubstr(what));
   }
 }
 

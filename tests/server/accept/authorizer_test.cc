@@ -5,7 +5,6 @@
 
 #include <array>
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,23 +12,18 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "nlohmann/json.hpp"
 #include "server/accept/method_rights.h"
 #include "tests/server/identity/identity_files.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::BearerOf;
 using ::testing::HasSubstr;
-using testing::IdentityFolder;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-using testing::TokenLine;
-using testing::TokenOf;
 
 constexpr std::array<Right, kRightCount> kRights = {Right::kHealth, Right::kDescribe, Right::kInfer,
                                                     Right::kObserve, Right::kAdmin};
@@ -50,11 +44,7 @@ constexpr char kAnonymousUser[] = "identity { name: \"any\" role: \"user\" anony
 class AuthorizerTest : public ::testing::Test {
  protected:
   AuthorizerTest() {
-    std::string tokens;
-    for (const char letter : {'h', 'u', 'v', 'o', 's'}) {
-      absl::StrAppend(&tokens, TokenLine(std::string(1, letter), TokenOf(letter)));
-    }
-    folder_.Write("tokens", tokens);
+    folder_.WriteTokens("huvos");
     UsePolicy(kPolicy);
   }
 
@@ -285,4 +275,4 @@ TEST(MethodRightsTest, LoadsAndUnloadsAreAdminCallsAndTensorsAreInference) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

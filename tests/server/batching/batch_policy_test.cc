@@ -18,14 +18,22 @@ constexpr TimePoint kStart{std::chrono::hours(1)};
 
 TimePoint At(int us) { return kStart + microseconds(us); }
 
+// A request that waits, and when it came.
+struct Waits {
+  std::int64_t rows;
+  std::int64_t bytes;
+  int us = 0;
+  Priority priority = Priority::kNormal;
+};
+
 struct Case {
   std::string name;
-  std::vector<WaitingRequest> waiting;
+  std::vector<Waits> waiting;
   BatchLimits limits;
-  int now_us = 0;
-  bool closing = false;
   std::size_t take = 0;
   TimePoint ask_again = kNever;
+  int now_us = 0;
+  bool closing = false;
 };
 
 BatchLimits Limits(std::int64_t rows, std::int64_t bytes, int delay_us = 0) {
@@ -36,88 +44,40 @@ class DecideBatchTest : public testing::TestWithParam<Case> {};
 
 TEST_P(DecideBatchTest, Decides) {
   const Case& c = GetParam();
-  const BatchDecision decision = DecideBatch(c.waiting, c.limits, At(c.now_us), c.closing);
+  std::vector<WaitingRequest> waiting;
+  for (const Waits& one : c.waiting) {
+    waiting.push_back({one.rows, one.bytes, At(one.us), one.priority});
+  }
+  const BatchDecision decision = DecideBatch(waiting, c.limits, At(c.now_us), c.closing);
   EXPECT_EQ(decision.take, c.take);
   EXPECT_EQ(decision.ask_again, c.ask_again);
 }
 
-// Each waiting request: rows, bytes, arrival.
+constexpr std::int64_t kMost = INT64_MAX;
+
 const Case kCases[] = {
     {"NothingWaits", {}, Limits(4, 100)},
-    {"NothingWaitsWhileClosing", {}, Limits(4, 100), 0, true},
-    {"WithoutDelayTakesWhatIsThere", {{1, 10, At(0)}, {1, 10, At(0)}}, Limits(4, 100), 0, false, 2},
-    {"StopsWhenRowsAreReached",
-     {{2, 1, At(0)}, {2, 1, At(0)}, {1, 1, At(0)}},
-     Limits(4, 100),
-     0,
-     false,
-     2},
-    {"StopsBeforeRowsAreExceeded",
-     {{3, 1, At(0)}, {2, 1, At(0)}, {1, 1, At(0)}},
-     Limits(4, 100),
-     0,
-     false,
-     1},
-    {"StopsWhenBytesAreReached",
-     {{1, 50, At(0)}, {1, 50, At(0)}, {1, 1, At(0)}},
-     Limits(9, 100),
-     0,
-     false,
-     2},
-    {"StopsBeforeBytesAreExceeded",
-     {{1, 60, At(0)}, {1, 60, At(0)}, {1, 1, At(0)}},
-     Limits(9, 100),
-     0,
-     false,
-     1},
-    {"TakesOneOverTheLimitsAlone", {{9, 900, At(0)}, {1, 1, At(0)}}, Limits(4, 100), 0, false, 1},
-    {"TakesTheHugestAlone",
-     {{INT64_MAX, INT64_MAX, At(0)}, {INT64_MAX, INT64_MAX, At(0)}},
-     Limits(INT64_MAX, INT64_MAX),
-     0,
-     false,
-     1},
-    {"EmptyTensorsCostNothing",
-     {{0, 0, At(0)}, {0, 0, At(0)}, {4, 100, At(0)}},
-     Limits(4, 100),
-     0,
-     false,
-     3},
-    {"HoldsBackForTheDelay",
-     {{1, 10, At(0)}, {1, 10, At(5)}},
-     Limits(4, 100, 50),
-     49,
-     false,
-     0,
-     At(50)},
-    {"GoesWhenTheOldestHasWaited",
-     {{1, 10, At(0)}, {1, 10, At(49)}},
-     Limits(4, 100, 50),
-     50,
-     false,
-     2},
-    {"GoesAtOnceWhenFull", {{2, 10, At(0)}, {2, 10, At(0)}}, Limits(4, 100, 50), 0, false, 2},
-    {"GoesAtOnceWhenTheNextDoesNotFit",
-     {{3, 10, At(0)}, {2, 10, At(0)}},
-     Limits(4, 100, 50),
-     0,
-     false,
-     1},
+    {"NothingWaitsWhileClosing", {}, Limits(4, 100), 0, kNever, 0, true},
+    {"WithoutDelayTakesWhatIsThere", {{1, 10}, {1, 10}}, Limits(4, 100), 2},
+    {"StopsWhenRowsAreReached", {{2, 1}, {2, 1}, {1, 1}}, Limits(4, 100), 2},
+    {"StopsBeforeRowsAreExceeded", {{3, 1}, {2, 1}, {1, 1}}, Limits(4, 100), 1},
+    {"StopsWhenBytesAreReached", {{1, 50}, {1, 50}, {1, 1}}, Limits(9, 100), 2},
+    {"StopsBeforeBytesAreExceeded", {{1, 60}, {1, 60}, {1, 1}}, Limits(9, 100), 1},
+    {"TakesOneOverTheLimitsAlone", {{9, 900}, {1, 1}}, Limits(4, 100), 1},
+    {"TakesTheHugestAlone", {{kMost, kMost}, {kMost, kMost}}, Limits(kMost, kMost), 1},
+    {"EmptyTensorsCostNothing", {{0, 0}, {0, 0}, {4, 100}}, Limits(4, 100), 3},
+    {"HoldsBackForTheDelay", {{1, 10}, {1, 10, 5}}, Limits(4, 100, 50), 0, At(50), 49},
+    {"GoesWhenTheOldestHasWaited", {{1, 10}, {1, 10, 49}}, Limits(4, 100, 50), 2, kNever, 50},
+    {"GoesAtOnceWhenFull", {{2, 10}, {2, 10}}, Limits(4, 100, 50), 2},
+    {"GoesAtOnceWhenTheNextDoesNotFit", {{3, 10}, {2, 10}}, Limits(4, 100, 50), 1},
     {"TheOldestIsNotAlwaysInFront",
-     {{1, 10, At(30), Priority::kHigh}, {1, 10, At(0)}},
+     {{1, 10, 30, Priority::kHigh}, {1, 10}},
      Limits(4, 100, 50),
-     20,
-     false,
      0,
-     At(50)},
-    {"DoesNotHoldBackWhileClosing", {{1, 10, At(0)}}, Limits(4, 100, 50), 0, true, 1},
-    {"HoldsBackForeverWithAnEndlessDelay",
-     {{1, 10, At(0)}},
-     {4, 100, Duration::max()},
-     1000,
-     false,
-     0,
-     kNever},
+     At(50),
+     20},
+    {"DoesNotHoldBackWhileClosing", {{1, 10}}, Limits(4, 100, 50), 1, kNever, 0, true},
+    {"HoldsBackForeverWithAnEndlessDelay", {{1, 10}}, {4, 100, Duration::max()}, 0, kNever, 1000},
 };
 
 INSTANTIATE_TEST_SUITE_P(Table, DecideBatchTest, testing::ValuesIn(kCases),

@@ -22,10 +22,8 @@
 #include "tests/server/http/check_request.h"
 #include "tests/server/http/http_peer.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
-
-using testing::Expect;
 
 constexpr std::size_t kMaxHeadBytes = 512;
 constexpr char kBody[] = "here";
@@ -120,7 +118,7 @@ void Try(absl::string_view bytes, std::size_t meet) {
   Server& server = Server::Get();
   server.TakeRequests();
   const std::string source = NextSource();
-  testing::HttpPeer peer(server.port(), source.c_str());
+  HttpPeer peer(server.port(), source.c_str());
   Expect(peer.connected(), "a peer connects", source);
   // Where the server has refused already, what follows is not taken.
   if (peer.Send(bytes.substr(0, meet)) && meet < bytes.size()) peer.Send(bytes.substr(meet));
@@ -129,7 +127,7 @@ void Try(absl::string_view bytes, std::size_t meet) {
   const std::vector<HttpRequest> requests = server.TakeRequests();
   Expect(requests.size() <= 1, "one request for each connection");
   for (const HttpRequest& request : requests) {
-    testing::CheckRequest(request, bytes);
+    CheckRequest(request, bytes);
     Expect(absl::StartsWith(request.peer, source + ":"), "the peer is known", request.peer);
   }
   if (text.empty()) {
@@ -146,11 +144,11 @@ void Try(absl::string_view bytes, std::size_t meet) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   normd::testing::Script script(data, size);
   const std::size_t meet = std::size_t{script.Byte()} * 2;
-  normd::Try(script.Rest(), std::min(meet, script.Rest().size()));
+  normd::testing::Try(script.Rest(), std::min(meet, script.Rest().size()));
   return 0;
 }

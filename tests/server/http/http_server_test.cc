@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <deque>
 #include <random>
@@ -22,14 +21,11 @@
 #include "base/mutex.h"
 #include "tests/server/http/http_peer.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
-using testing::HttpBody;
-using testing::HttpGet;
-using testing::HttpPeer;
 using ::testing::Not;
 using ::testing::StartsWith;
 
@@ -354,4 +350,4 @@ TEST_F(HttpServerTest, TakesNamesAndIpv6) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -20,14 +20,11 @@
 #include "tests/server/http/http_peer.h"
 #include "tests/support/certificates.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::HttpGet;
-using testing::HttpPeer;
 using ::testing::StartsWith;
-using testing::TestPki;
 
 constexpr std::size_t kBigBytes = std::size_t{8} << 20;  // More than the kernel takes.
 constexpr char kAsk[] = "GET /big HTTP/1.1\r\n\r\n";
@@ -118,7 +115,7 @@ class HttpTlsTest : public ::testing::Test {
     server_ = *std::move(server);
   }
   // From the next connection on; only while none begins.
-  void Use(const testing::TestCertificate& server, ClientAuth auth) {
+  void Use(const TestCertificate& server, ClientAuth auth) {
     auto context = MakeTlsContext(
         {server.certificate, server.key, pki_.authority.certificate, absl::InfiniteFuture()},
         {.client_auth = auth});
@@ -239,4 +236,4 @@ TEST_F(HttpTlsTest, EndsInTheMidstOfEverything) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

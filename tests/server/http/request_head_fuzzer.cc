@@ -13,10 +13,8 @@
 #include "tests/fuzz/expect.h"
 #include "tests/server/http/check_request.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
-
-using testing::Expect;
 
 constexpr std::size_t kMaxHeadBytes = 512;
 
@@ -41,7 +39,7 @@ void Try(absl::string_view bytes, std::size_t meet) {
   Expect(std::count(std::begin(kRefusals), std::end(kRefusals), outcome.refusal) == 1,
          "a refusal that clients are told of", absl::StrCat(outcome.refusal));
   if (outcome.request.has_value()) {
-    testing::CheckRequest(*outcome.request, bytes);
+    CheckRequest(*outcome.request, bytes);
     Expect(bytes.find("\r\n\r\n") + 4 <= kMaxHeadBytes, "no longer than it may be", bytes);
     Expect(outcome.head_only == absl::StartsWith(bytes, "HEAD "), "HEAD is HEAD", bytes);
   }
@@ -57,11 +55,11 @@ void Try(absl::string_view bytes, std::size_t meet) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   normd::testing::Script script(data, size);
   const std::size_t meet = std::size_t{script.Byte()} * 2;
-  normd::Try(script.Rest(), std::min(meet, script.Rest().size()));
+  normd::testing::Try(script.Rest(), std::min(meet, script.Rest().size()));
   return 0;
 }

@@ -16,14 +16,10 @@
 #include "tests/server/identity/identity_files.h"
 #include "tests/support/counting_metrics.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::BearerOf;
 using ::testing::HasSubstr;
-using testing::IdentityFolder;
-using testing::TokenLine;
-using testing::TokenOf;
 
 constexpr char kPolicy[] = R"(role { name: "user" infer: "*" }
 identity { name: "by_token" role: "user" token: "t" }
@@ -250,4 +246,4 @@ TEST_F(AccessTest, CallsOnOtherThreadsMeetOneStateOrTheOther) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -47,6 +47,12 @@ std::string IdentityFolder::Write(absl::string_view name, absl::string_view text
   return path;
 }
 
+std::string IdentityFolder::WriteTokens(absl::string_view letters) const {
+  std::string tokens;
+  for (const char letter : letters) tokens += TokenLine(std::string(1, letter), TokenOf(letter));
+  return Write("tokens", tokens);
+}
+
 void IdentityFolder::Remove(absl::string_view name) const {
   std::filesystem::remove_all(Path(name));
 }

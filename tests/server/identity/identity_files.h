@@ -28,6 +28,8 @@ class IdentityFolder {
   std::string Path(absl::string_view name) const;
   // Puts a whole file in place by a rename, as a deployment does; returns its path.
   std::string Write(absl::string_view name, absl::string_view text, mode_t mode = 0600) const;
+  // The file "tokens" with the TokenOf of each letter, under the letter as its name.
+  std::string WriteTokens(absl::string_view letters) const;
   void Remove(absl::string_view name) const;
 
  private:

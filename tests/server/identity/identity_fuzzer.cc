@@ -21,12 +21,8 @@
 #include "tests/fuzz/expect.h"
 #include "tests/fuzz/memory_file.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
-
-using testing::Expect;
-using testing::ExpectMessage;
-using testing::Script;
 
 constexpr std::size_t kMaxMessageBytes = 1000;
 
@@ -111,8 +107,8 @@ class Files {
     access_ = *std::move(access);
   }
 
-  testing::MemoryFile policy_;
-  testing::MemoryFile tokens_;
+  MemoryFile policy_;
+  MemoryFile tokens_;
   std::string taken_tokens_;
   Callers callers_;
   const std::unique_ptr<Metrics> metrics_ = CreateMetrics({});
@@ -164,17 +160,17 @@ void TryFiles(Script script) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   // Protobuf logs each text that is not UTF-8.
   static const google::protobuf::LogSilencer silencer;
   normd::testing::Script script(data, size);
   switch (script.Byte() % 4) {
-    case 0: normd::TryPolicy(script.Rest()); break;
-    case 1: normd::TryTokens(script.Rest()); break;
-    case 2: normd::TryAuthorization(script.Rest()); break;
-    default: normd::TryFiles(script); break;
+    case 0: normd::testing::TryPolicy(script.Rest()); break;
+    case 1: normd::testing::TryTokens(script.Rest()); break;
+    case 2: normd::testing::TryAuthorization(script.Rest()); break;
+    default: normd::testing::TryFiles(script); break;
   }
   return 0;
 }

@@ -10,11 +10,10 @@
 
 #include "tests/server/identity/identity_files.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::IdentityFolder;
 
 std::string ErrorOf(const std::string& path, Guarded guarded = Guarded::kFromReaders) {
   const auto file = ReadPrivateFile(path, guarded);
@@ -77,4 +76,4 @@ TEST(PrivateFileTest, AFileInAnothersPlaceHasAnotherVersion) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

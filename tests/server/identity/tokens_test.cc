@@ -11,13 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "tests/server/identity/identity_files.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::TokenLine;
-using testing::TokenOf;
 
 std::string Found(const TokenTable& table, const std::string& token) {
   const auto name = table.Find(token);
@@ -164,4 +162,4 @@ TEST(BearerTokenTest, TakesTheSchemeInAnyCaseAndTokensOfTheRightLength) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -22,12 +22,10 @@
 #include "tests/server/http/http_peer.h"
 #include "tests/server/metrics/exposition.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::HttpBody;
-using testing::HttpGet;
 using ::testing::Optional;
 using ::testing::StartsWith;
 
@@ -45,7 +43,7 @@ TEST_F(ExposerTest, ServesTheMetricsOnAFreePort) {
   EXPECT_GT((*exposer)->port(), 0);
   const std::string answer = HttpGet((*exposer)->port(), "/metrics");
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 200"));
-  const auto scrape = testing::ParseExposition(HttpBody(answer));
+  const auto scrape = ParseExposition(HttpBody(answer));
   ASSERT_TRUE(scrape.ok()) << scrape.status();
   EXPECT_THAT(scrape->Value("normd_ready"), Optional(1));
   EXPECT_THAT(scrape->Value("process_start_time_seconds"), Optional(::testing::Gt(1e9)));
@@ -88,7 +86,7 @@ TEST_F(ExposerTest, AsksWhoeverDecidesBeforeAnythingElse) {
     EXPECT_THAT(get("AUTHORIZATION:  Bearer right \r\n"), StartsWith("HTTP/1.1 200"));
     probed = 0;
   }
-  const auto scrape = testing::ParseExposition(
+  const auto scrape = ParseExposition(
       HttpBody(HttpGet(port, "/metrics", "127.0.0.1", "Authorization: Bearer right\r\n")));
   ASSERT_TRUE(scrape.ok()) << scrape.status();
   EXPECT_THAT(scrape->Value("normd_http_responses_total", {{"code", "401"}}), Optional(10));
@@ -138,7 +136,7 @@ TEST_F(ExposerTest, CompressesForThoseWhoTakeIt) {
   EXPECT_EQ(inflate(&stream, Z_FINISH), Z_STREAM_END);
   text.resize(stream.total_out);
   inflateEnd(&stream);
-  const auto scrape = testing::ParseExposition(text);
+  const auto scrape = ParseExposition(text);
   ASSERT_TRUE(scrape.ok()) << scrape.status();
   EXPECT_THAT(scrape->Value("normd_ready"), Optional(0));
 }
@@ -147,9 +145,9 @@ TEST_F(ExposerTest, TellsOfItsOwnConnections) {
   auto exposer = StartExposer(kAnyPort, *metrics_, {std::chrono::milliseconds(20), 64});
   ASSERT_TRUE(exposer.ok()) << exposer.status();
   HttpGet((*exposer)->port(), "/other");
-  testing::HttpPeer slow((*exposer)->port());
+  HttpPeer slow((*exposer)->port());
   slow.ReadAll();
-  const auto scrape = testing::ParseExposition(HttpBody(HttpGet((*exposer)->port(), "/metrics")));
+  const auto scrape = ParseExposition(HttpBody(HttpGet((*exposer)->port(), "/metrics")));
   ASSERT_TRUE(scrape.ok()) << scrape.status();
   EXPECT_THAT(scrape->Value("normd_http_responses_total", {{"code", "404"}}), Optional(1));
   EXPECT_THAT(scrape->Value("normd_http_dropped_total", {{"reason", "timeout"}}), Optional(1));
@@ -159,7 +157,7 @@ TEST_F(ExposerTest, TellsOfItsOwnConnections) {
 TEST_F(ExposerTest, AnswersScrapesWhileOneAddressHoldsTwoHundredConnections) {
   auto exposer = StartExposer(kAnyPort, *metrics_);
   ASSERT_TRUE(exposer.ok()) << exposer.status();
-  std::vector<testing::HttpPeer> peers;
+  std::vector<HttpPeer> peers;
   for (int i = 0; i < 200; ++i) {
     peers.emplace_back((*exposer)->port(), i % 2 == 0 ? "127.0.0.1" : "127.0.0.2");
     peers.back().Send(i % 3 == 0 ? "GET /metrics HTTP/1.1\r\n\r\n" : "GET /metr");
@@ -230,4 +228,4 @@ TEST_F(ExposerTest, PromtoolFindsNoFault) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -1,10 +1,7 @@
 #include "tests/server/metrics/exposition.h"
 
-#include <vector>
-
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"

@@ -8,7 +8,6 @@
 #include <openssl/sha.h>
 
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
@@ -16,12 +15,10 @@
 #include "tests/server/http/http_peer.h"
 #include "tests/server/metrics/exposition.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::HttpBody;
-using testing::HttpGet;
 using ::testing::Not;
 using ::testing::StartsWith;
 
@@ -46,7 +43,7 @@ class LivePageTest : public ::testing::Test {
     exposer_ = *StartExposer("127.0.0.1:0", *metrics_, options);
   }
   std::string Ask(const std::string& method, const std::string& path) const {
-    testing::HttpPeer peer(exposer_->port());
+    HttpPeer peer(exposer_->port());
     peer.Send(absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: a\r\n\r\n"));
     return peer.ReadAll();
   }
@@ -117,7 +114,7 @@ TEST_F(LivePageTest, ShowsTheNumbersOfAScrape) {
   metrics_->ForConnections().RecordRefused(ConnectionRefusal::kFull);
   const auto watch = metrics_->WatchPool("host", [] { return PoolUse{1, 2}; });
   metrics_->WatchSaturation([] { return 0.5; });
-  const auto scrape = testing::ParseExposition(HttpBody(HttpGet(exposer_->port(), "/metrics")));
+  const auto scrape = ParseExposition(HttpBody(HttpGet(exposer_->port(), "/metrics")));
   ASSERT_TRUE(scrape.ok()) << scrape.status();
   const nlohmann::json metrics = Status()["metrics"];
   int compared = 0;
@@ -150,4 +147,4 @@ TEST_F(LivePageTest, GivesAllWhoAskWithinASecondOneText) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

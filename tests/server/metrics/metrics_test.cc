@@ -12,19 +12,17 @@
 #include "prometheus/metric_family.h"
 #include "tests/server/metrics/exposition.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
-using testing::Exposition;
-using testing::Labels;
 using ::testing::Optional;
 
 class MetricsTest : public ::testing::Test {
  protected:
   Exposition Scrape() const {
-    absl::StatusOr<Exposition> parsed = testing::ParseExposition(metrics_->Scrape());
+    absl::StatusOr<Exposition> parsed = ParseExposition(metrics_->Scrape());
     EXPECT_TRUE(parsed.ok()) << parsed.status();
     return parsed.ok() ? *std::move(parsed) : Exposition();
   }
@@ -428,4 +426,4 @@ TEST_F(MetricsTest, RegionsAreCountedByKindReasonAndDirection) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -17,11 +17,10 @@
 #include "server/metrics/series_set.h"
 #include "tests/server/metrics/exposition.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::Exposition;
 using ::testing::Optional;
 
 constexpr std::int64_t kMaxSeries = 5;
@@ -31,7 +30,7 @@ class SeriesTest : public ::testing::Test {
   using Handle = std::shared_ptr<ModelMetrics>;
 
   Exposition Scrape() {
-    absl::StatusOr<Exposition> parsed = testing::ParseExposition(metrics_->Scrape());
+    absl::StatusOr<Exposition> parsed = ParseExposition(metrics_->Scrape());
     EXPECT_TRUE(parsed.ok()) << parsed.status();
     return parsed.ok() ? *std::move(parsed) : Exposition();
   }
@@ -310,4 +309,4 @@ TEST_F(IdentitySeriesTest, TooManyNamesShareOneSeries) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -219,24 +219,10 @@ std::set<std::string> NearNames(const std::string& name) {
 std::string Folded(std::string name) { return absl::StrReplaceAll(name, {{"_", ""}}); }
 
 TEST(ConfigErrorsTest, AnErrorOfAnEnumListsWhatIsTakenThereAndGuessesNoOtherFunction) {
-  const std::set<std::string> others = {"GELU",
-                                        "RELU6",
-                                        "PRELU",
-                                        "SELU",
-                                        "ELU",
-                                        "CRELU",
-                                        "TANH",
-                                        "FLOAT8_E5M2",
-                                        "UINT8",
-                                        "INT16",
-                                        "INT32",
-                                        "BOOL",
-                                        "FLOAT128",
-                                        "PER_COL",
-                                        "PER_TOKEN",
-                                        "PRECISION_TF16",
-                                        "PRECISION_FLOAT16",
-                                        "PRECISION_FLOAT64"};
+  const std::set<std::string> others = absl::StrSplit(
+      "GELU RELU6 PRELU SELU ELU CRELU TANH FLOAT8_E5M2 UINT8 INT16 INT32 BOOL FLOAT128 "
+      "PER_COL PER_TOKEN PRECISION_TF16 PRECISION_FLOAT16 PRECISION_FLOAT64",
+      ' ');
   for (const Path& path : AllFields()) {
     const EnumDescriptor* const values = path.back()->enum_type();
     if (values == nullptr) continue;

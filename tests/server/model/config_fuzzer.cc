@@ -25,13 +25,11 @@
 #include "server/text_format/parse_text.h"
 #include "tests/fuzz/expect.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using google::protobuf::Descriptor;
 using google::protobuf::TextFormat;
-using testing::Expect;
-using testing::ExpectMessage;
 
 constexpr std::size_t kMaxMessageBytes = 2000;
 
@@ -209,13 +207,13 @@ void TryName(absl::string_view name) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   // Protobuf logs each text that is not UTF-8.
   static const google::protobuf::LogSilencer silencer;
   const absl::string_view text(reinterpret_cast<const char*>(data), size);
-  normd::TryConfig(text);
-  normd::TryName(text);
+  normd::testing::TryConfig(text);
+  normd::testing::TryName(text);
   return 0;
 }

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <fstream>

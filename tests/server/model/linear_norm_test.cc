@@ -17,13 +17,12 @@
 #include "server/model/model.h"
 #include "tests/server/model/zero_parameter.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using norm::DType;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::ZeroParameter;
 
 constexpr char kTwoInputs[] =
     "linear_norm { in_features: 3 out_features: 5 epilogue { add: true multiply: true } }";
@@ -173,4 +172,4 @@ TEST_F(LinearModelTest, RefusesBytesBeyond63Bits) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -13,12 +13,11 @@
 #include "server/model/config.h"
 #include "tests/server/model/zero_parameter.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using norm::DType;
 using ::testing::HasSubstr;
-using testing::ZeroParameter;
 
 class ModelTest : public ::testing::Test {
  protected:
@@ -323,4 +322,4 @@ TEST(DataTypeTest, RefusesUnknownValues) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/server/model/registry_fixture.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::ElementsAre;
@@ -18,7 +18,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::Pair;
-using testing::TempDir;
 
 TEST_F(ModelRegistryTest, LoadAllTakesTheNewestVersionOfEveryModel) {
   WriteModel("b", 1, 1);
@@ -275,4 +274,4 @@ TEST_F(ModelRegistryTest, AVersionThatComesReplacesTheRecordOfNone) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

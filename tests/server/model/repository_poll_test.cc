@@ -18,13 +18,12 @@
 #include "gtest/gtest.h"
 #include "tests/server/model/repository_poll_fixture.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::TempDir;
 
 namespace fs = std::filesystem;
 
@@ -104,9 +103,9 @@ TEST_F(RepositoryPollTest, ABrokenVersionChangesNothingAndIsToldOnce) {
       {Weights(2).substr(0, 70), "params.safetensors: "},
       {Weights(2) + "x", "params.safetensors: "},
       {Weights(nan), "parameter weight: element 0 is NaN, wanted numbers"},
-      {testing::Safetensors({testing::FloatTensor("weight", {1, 2, 3, 4, 5})}),
+      {Safetensors({FloatTensor("weight", {1, 2, 3, 4, 5})}),
        "parameter weight: shape [5], wanted [4]"},
-      {testing::Safetensors({testing::FloatTensor("wait", {1, 2, 3, 4})}), "weight"},
+      {Safetensors({FloatTensor("wait", {1, 2, 3, 4})}), "weight"},
   };
   WriteModel("m", 1, 1);
   Start();
@@ -374,4 +373,4 @@ TEST_F(RepositoryPollTest, TheThreadLooksAndEnds) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

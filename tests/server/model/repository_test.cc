@@ -21,15 +21,12 @@
 #include "absl/strings/str_cat.h"
 #include "tests/server/model/files.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::FloatTensor;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::Safetensors;
-using testing::TempDir;
 
 constexpr std::int64_t kMaxFileBytes = std::int64_t{1} << 30;
 constexpr char kConfig[] = "m/config.textproto";
@@ -172,7 +169,7 @@ TEST_F(RepositoryTest, RefusesAWrongShapeBeforeItReadsTheData) {
   constexpr std::int64_t kBytes = 800'000'000;
   const std::string header = absl::StrCat(R"({"weight":{"dtype":"F32","shape":[)", kBytes / 4,
                                           R"(],"data_offsets":[0,)", kBytes, "]}}");
-  dir_.Write(kParams, testing::WithHeader(header, ""));
+  dir_.Write(kParams, WithHeader(header, ""));
   const auto size = static_cast<off_t>(8 + header.size()) + kBytes;
   ASSERT_EQ(truncate(Path(kParams).c_str(), size), 0);
   const auto peak = [] {
@@ -280,4 +277,4 @@ TEST_F(RepositoryTest, RefusesAFifoWithoutWaiting) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

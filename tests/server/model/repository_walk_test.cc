@@ -1,7 +1,6 @@
 // A model's folder through every short sequence of changes, and through long random ones: what
 // serves stays until something else does.
 
-#include <cstdint>
 #include <filesystem>
 #include <random>
 #include <string>

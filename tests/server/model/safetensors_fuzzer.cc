@@ -21,12 +21,10 @@
 #include "tests/fuzz/expect.h"
 #include "tests/fuzz/memory_file.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using nlohmann::json;
-using testing::Expect;
-using testing::ExpectMessage;
 
 // The longest message is that of MatchParameters, which lists what the file has.
 constexpr std::size_t kMaxMessageBytes = 2000;
@@ -171,7 +169,7 @@ std::uint64_t LengthOf(absl::string_view content) {
 }
 
 void TryFile(const v1::ModelConfig& config, absl::string_view content) {
-  static const testing::MemoryFile memory;
+  static const MemoryFile memory;
   memory.Write(content);
   absl::StatusOr<InputFile> file =
       InputFile::Adopt("f", Descriptor(fcntl(memory.descriptor(), F_DUPFD_CLOEXEC, 0)), 1 << 20);
@@ -210,14 +208,15 @@ void TryFile(const v1::ModelConfig& config, absl::string_view content) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   normd::testing::Script script(data, size);
   const std::uint8_t first = script.Byte();
-  const normd::v1::ModelConfig& config = normd::Configs()[first / 2 % normd::Configs().size()];
+  const normd::v1::ModelConfig& config =
+      normd::testing::Configs()[first / 2 % normd::testing::Configs().size()];
   if (first % 2 == 1) {
-    normd::TryFile(config, script.Rest());
+    normd::testing::TryFile(config, script.Rest());
     return 0;
   }
   const absl::string_view header = script.Until('\0');
@@ -225,6 +224,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::string content(reinterpret_cast<const char*>(&length), sizeof(length));
   content.append(header.data(), header.size());
   content.append(script.Rest().data(), script.Rest().size());
-  normd::TryFile(config, content);
+  normd::testing::TryFile(config, content);
   return 0;
 }

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -16,16 +15,11 @@
 #include "tests/server/model/files.h"
 #include "tests/support/tensor.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::FloatTensor;
 using ::testing::HasSubstr;
-using testing::LengthPrefix;
 using ::testing::Not;
-using testing::RawTensor;
-using testing::Safetensors;
-using testing::WithHeader;
 
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 30;
 
@@ -49,7 +43,7 @@ class SafetensorsTest : public ::testing::Test {
     }
     return parameters;
   }
-  testing::TempDir dir_;
+  TempDir dir_;
 };
 
 TEST_F(SafetensorsTest, ReadsTensorsOfEveryFloatType) {
@@ -174,117 +168,108 @@ std::string WithOffsets(const std::string& offsets) {
   return W(R"("dtype":"F32","shape":[1],"data_offsets":)" + offsets);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Length, HostileSafetensorsTest,
-    ::testing::Values(
-        HostileCase{"EmptyFile", "", "0 bytes, wanted at least 8"},
-        HostileCase{"CutInTheLength", "1234567", "7 bytes, wanted at least 8"},
-        HostileCase{"HeaderOneByteTooLong", LengthPrefix(3) + "{}", "header length 3, wanted at"},
-        HostileCase{"HeaderOf63Bits", LengthPrefix(std::uint64_t{1} << 63) + "{}",
-                    "not a safetensors file"},
-        HostileCase{"HeaderOf64Bits", LengthPrefix(~std::uint64_t{0}) + "{}",
-                    "not a safetensors file"},
-        HostileCase{"HeaderOverTheCap", WithHeader(std::string((16 << 20) + 1, ' '), ""),
-                    "header of at most 16777216 bytes"},
-        HostileCase{"NoHeader", LengthPrefix(0), "does not begin with '{'"},
-        HostileCase{"TruncatedData", WithOffsets("[0,4]").substr(0, 60), "params"},
-        HostileCase{"DataCut",
-                    WithHeader(R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "1234"),
-                    "data_offsets end at 8, but the file holds 4"},
-        HostileCase{"TrailingData", WithOffsets("[0,4]") + "x", "but the file holds 5"},
-        HostileCase{"DataWithoutTensors", WithHeader("{}", "x"), "but the file holds 1"}),
-    HostileName);
+const HostileCase kHostileLengths[] = {
+    {"EmptyFile", "", "0 bytes, wanted at least 8"},
+    {"CutInTheLength", "1234567", "7 bytes, wanted at least 8"},
+    {"HeaderOneByteTooLong", LengthPrefix(3) + "{}", "header length 3, wanted at"},
+    {"HeaderOf63Bits", LengthPrefix(std::uint64_t{1} << 63) + "{}", "not a safetensors file"},
+    {"HeaderOf64Bits", LengthPrefix(~std::uint64_t{0}) + "{}", "not a safetensors file"},
+    {"HeaderOverTheCap", WithHeader(std::string((16 << 20) + 1, ' '), ""),
+     "header of at most 16777216 bytes"},
+    {"NoHeader", LengthPrefix(0), "does not begin with '{'"},
+    {"TruncatedData", WithOffsets("[0,4]").substr(0, 60), "params"},
+    {"DataCut", WithHeader(R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "1234"),
+     "data_offsets end at 8, but the file holds 4"},
+    {"TrailingData", WithOffsets("[0,4]") + "x", "but the file holds 5"},
+    {"DataWithoutTensors", WithHeader("{}", "x"), "but the file holds 1"}};
 
-INSTANTIATE_TEST_SUITE_P(
-    Json, HostileSafetensorsTest,
-    ::testing::Values(
-        HostileCase{"Array", WithHeader("[]", ""), "does not begin with '{'"},
-        HostileCase{"LeadingSpace", WithHeader(" {}", ""), "does not begin with '{'"},
-        HostileCase{"ByteOrderMark", WithHeader("\xef\xbb\xbf{}", ""), "does not begin with '{'"},
-        HostileCase{"NulAfterTheEnd", WithHeader(std::string("{}\0x", 4), ""), "NUL"},
-        HostileCase{"TextAfterTheEnd", WithHeader("{}{}", ""), "not valid JSON at byte"},
-        HostileCase{"NotClosed", WithHeader("{", ""), "not valid JSON at byte"},
-        HostileCase{"Comment", WithHeader("{/**/}", ""), "not valid JSON at byte"},
-        HostileCase{"NotUtf8", WithHeader("{\"\xff\":1}", ""), "not valid JSON at byte"},
-        HostileCase{"ControlCharacter", WithHeader("{\"a\nb\":1}", ""), "not valid JSON at byte"},
-        HostileCase{"NameWithNewline", WithHeader("{\"a\\nb\":1}", ""), "tensor \"a\\nb\": unexp"},
-        HostileCase{"LongName",
-                    WithHeader(absl::StrCat("{\"", std::string(1 << 20, 'n'), "\":1}"), ""),
-                    "nnn...\": unexpected a number"},
-        HostileCase{"DepthBomb", WithHeader(absl::StrCat("{\"w\":", std::string(1 << 20, '[')), ""),
-                    "tensor \"w\": unexpected an array"},
-        HostileCase{"DepthBombInShape",
-                    WithHeader(absl::StrCat("{\"w\":{\"shape\":", std::string(1 << 20, '[')), ""),
-                    "tensor \"w\": shape: unexpected an array"},
-        HostileCase{"DepthBombOfObjects", WithHeader(Repeat("{\"w\":", 200000), ""),
-                    "unknown field \"w\""},
-        HostileCase{"TensorIsNull", WithHeader(R"({"w":null})", ""), "unexpected null"},
-        HostileCase{"TensorIsString", WithHeader(R"({"w":"x"})", ""), "unexpected a string"},
-        HostileCase{"MetadataIsArray", WithHeader(R"({"__metadata__":[]})", ""),
-                    "unexpected an array"},
-        HostileCase{"MetadataIsNested", WithHeader(R"({"__metadata__":{"a":{}}})", ""),
-                    "__metadata__: unexpected an object"},
-        HostileCase{"MetadataIsNumber", WithHeader(R"({"__metadata__":{"a":1}})", ""),
-                    "__metadata__: unexpected a number"},
-        HostileCase{"NameTwice",
-                    WithHeader(R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
-                               R"("w":{"dtype":"F32","shape":[0],"data_offsets":[4,4]}})",
-                               "1234"),
-                    "tensor \"w\": twice"}),
-    HostileName);
+INSTANTIATE_TEST_SUITE_P(Length, HostileSafetensorsTest, ::testing::ValuesIn(kHostileLengths),
+                         HostileName);
 
-INSTANTIATE_TEST_SUITE_P(
-    Entry, HostileSafetensorsTest,
-    ::testing::Values(
-        HostileCase{"Empty", W(""), "tensor \"w\": dtype missing"},
-        HostileCase{"NoShape", W(R"("dtype":"F32","data_offsets":[0,4])"), "shape missing"},
-        HostileCase{"NoOffsets", W(R"("dtype":"F32","shape":[1])"), "data_offsets missing"},
-        HostileCase{"UnknownField", W(R"("stride":[1])"), "unknown field \"stride\""},
-        HostileCase{"DtypeTwice", W(R"("dtype":"F32","dtype":"F32")"), "dtype twice"},
-        HostileCase{"ShapeTwice", W(R"("shape":[1],"shape":[1])"), "shape twice"},
-        HostileCase{"OffsetsTwice", W(R"("data_offsets":[0,4],"data_offsets":[0,4])"),
-                    "data_offsets twice"},
-        HostileCase{"UnknownDtype", W(R"("dtype":"F33")"), "dtype: \"F33\" is unknown"},
-        HostileCase{"EmptyDtype", W(R"("dtype":"")"), "dtype: \"\" is unknown"},
-        HostileCase{"DtypeIsNumber", W(R"("dtype":3)"), "dtype: unexpected a number"},
-        HostileCase{"DtypeIsArray", W(R"("dtype":["F32"])"), "dtype: unexpected an array"},
-        HostileCase{"ShapeIsNumber", WithShape("1"), "shape: unexpected a number"},
-        HostileCase{"ShapeIsObject", WithShape("{}"), "shape: unexpected an object"},
-        HostileCase{"ShapeOfStrings", WithShape("[\"1\"]"), "shape: unexpected a string"},
-        HostileCase{"ShapeOfBooleans", WithShape("[true]"), "shape: unexpected a boolean"},
-        HostileCase{"NegativeDim", WithShape("[-1]"), "shape: -1, wanted at least 0"},
-        HostileCase{"TwoNegativeDims", WithShape("[-1,-1]"), "shape: -1, wanted at least 0"},
-        HostileCase{"FloatDim", WithShape("[1.0]"), "shape: 1.0, wanted an integer"},
-        HostileCase{"ExponentDim", WithShape("[1e0]"), "shape: 1e0, wanted an integer"},
-        HostileCase{"NanDim", WithShape("[NaN]"), "not valid JSON"},
-        HostileCase{"DimOf63Bits", WithShape("[9223372036854775808]"),
-                    "shape: 9223372036854775808, wanted an integer below 2^63"},
-        HostileCase{"DimBeyond64Bits", WithShape("[18446744073709551617]"),
-                    "shape: 18446744073709551617, wanted an integer below 2^63"},
-        HostileCase{"DimsOverflow", WithShape("[4294967296,4294967296]"), "2^63 elements"},
-        HostileCase{"DimsOverflowBesideZero", WithShape("[0,4294967296,4294967296]"),
-                    "2^63 elements"},
-        HostileCase{"BytesOverflow", WithShape("[4611686018427387904]"),
-                    "data_offsets: 4 bytes, wanted whole ones below 2^63"},
-        HostileCase{"BytesWrapToRight", WithShape("[4611686018427387905]"),
-                    "data_offsets: 4 bytes, wanted whole ones below 2^63"},
-        HostileCase{"TooManyDims", WithShape("[" + Repeat("1,", 16) + "1]"),
-                    "shape: more than 16 dimensions"},
-        HostileCase{"EndlessShape", WithShape("[" + Repeat("1,", 1 << 20) + "1]"),
-                    "shape: more than 16 dimensions"},
-        HostileCase{"ShapeTooSmall", WithShape("[0]"), "data_offsets: 4 bytes, wanted 0 for F32"},
-        HostileCase{"ShapeTooLarge", WithShape("[2]"), "data_offsets: 4 bytes, wanted 8 for F32"},
-        HostileCase{"NoOffsetNumbers", WithOffsets("[]"), "data_offsets: [], wanted [begin, end]"},
-        HostileCase{"OneOffset", WithOffsets("[0]"), "data_offsets: [0], wanted [begin, end]"},
-        HostileCase{"ThreeOffsets", WithOffsets("[0,4,8]"), "data_offsets: more than 2 numbers"},
-        HostileCase{"NegativeOffset", WithOffsets("[-4,0]"), "data_offsets: -4, wanted at least 0"},
-        HostileCase{"OffsetsReversed", WithOffsets("[4,0]"), "data_offsets: [4, 0], wanted"},
-        HostileCase{"FloatOffset", WithOffsets("[0,4.0]"), "data_offsets: 4.0, wanted an integer"},
-        HostileCase{"HugeOffset", WithOffsets("[0,18446744073709551615]"), "wanted an integer"},
-        HostileCase{"OffsetsBeyondTheFile", WithOffsets("[4,8]"), "begin at 4, after a hole"},
-        HostileCase{"OffsetsFarBeyondTheFile",
-                    WithOffsets("[9223372036854775803,9223372036854775807]"), "after a hole"}),
-    HostileName);
+const HostileCase kHostileJson[] = {
+    {"Array", WithHeader("[]", ""), "does not begin with '{'"},
+    {"LeadingSpace", WithHeader(" {}", ""), "does not begin with '{'"},
+    {"ByteOrderMark", WithHeader("\xef\xbb\xbf{}", ""), "does not begin with '{'"},
+    {"NulAfterTheEnd", WithHeader(std::string("{}\0x", 4), ""), "NUL"},
+    {"TextAfterTheEnd", WithHeader("{}{}", ""), "not valid JSON at byte"},
+    {"NotClosed", WithHeader("{", ""), "not valid JSON at byte"},
+    {"Comment", WithHeader("{/**/}", ""), "not valid JSON at byte"},
+    {"NotUtf8", WithHeader("{\"\xff\":1}", ""), "not valid JSON at byte"},
+    {"ControlCharacter", WithHeader("{\"a\nb\":1}", ""), "not valid JSON at byte"},
+    {"NameWithNewline", WithHeader("{\"a\\nb\":1}", ""), "tensor \"a\\nb\": unexp"},
+    {"LongName", WithHeader(absl::StrCat("{\"", std::string(1 << 20, 'n'), "\":1}"), ""),
+     "nnn...\": unexpected a number"},
+    {"DepthBomb", WithHeader(absl::StrCat("{\"w\":", std::string(1 << 20, '[')), ""),
+     "tensor \"w\": unexpected an array"},
+    {"DepthBombInShape",
+     WithHeader(absl::StrCat("{\"w\":{\"shape\":", std::string(1 << 20, '[')), ""),
+     "tensor \"w\": shape: unexpected an array"},
+    {"DepthBombOfObjects", WithHeader(Repeat("{\"w\":", 200000), ""), "unknown field \"w\""},
+    {"TensorIsNull", WithHeader(R"({"w":null})", ""), "unexpected null"},
+    {"TensorIsString", WithHeader(R"({"w":"x"})", ""), "unexpected a string"},
+    {"MetadataIsArray", WithHeader(R"({"__metadata__":[]})", ""), "unexpected an array"},
+    {"MetadataIsNested", WithHeader(R"({"__metadata__":{"a":{}}})", ""),
+     "__metadata__: unexpected an object"},
+    {"MetadataIsNumber", WithHeader(R"({"__metadata__":{"a":1}})", ""),
+     "__metadata__: unexpected a number"},
+    {"NameTwice",
+     WithHeader(R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                R"("w":{"dtype":"F32","shape":[0],"data_offsets":[4,4]}})",
+                "1234"),
+     "tensor \"w\": twice"}};
+
+INSTANTIATE_TEST_SUITE_P(Json, HostileSafetensorsTest, ::testing::ValuesIn(kHostileJson),
+                         HostileName);
+
+const HostileCase kHostileEntries[] = {
+    {"Empty", W(""), "tensor \"w\": dtype missing"},
+    {"NoShape", W(R"("dtype":"F32","data_offsets":[0,4])"), "shape missing"},
+    {"NoOffsets", W(R"("dtype":"F32","shape":[1])"), "data_offsets missing"},
+    {"UnknownField", W(R"("stride":[1])"), "unknown field \"stride\""},
+    {"DtypeTwice", W(R"("dtype":"F32","dtype":"F32")"), "dtype twice"},
+    {"ShapeTwice", W(R"("shape":[1],"shape":[1])"), "shape twice"},
+    {"OffsetsTwice", W(R"("data_offsets":[0,4],"data_offsets":[0,4])"), "data_offsets twice"},
+    {"UnknownDtype", W(R"("dtype":"F33")"), "dtype: \"F33\" is unknown"},
+    {"EmptyDtype", W(R"("dtype":"")"), "dtype: \"\" is unknown"},
+    {"DtypeIsNumber", W(R"("dtype":3)"), "dtype: unexpected a number"},
+    {"DtypeIsArray", W(R"("dtype":["F32"])"), "dtype: unexpected an array"},
+    {"ShapeIsNumber", WithShape("1"), "shape: unexpected a number"},
+    {"ShapeIsObject", WithShape("{}"), "shape: unexpected an object"},
+    {"ShapeOfStrings", WithShape("[\"1\"]"), "shape: unexpected a string"},
+    {"ShapeOfBooleans", WithShape("[true]"), "shape: unexpected a boolean"},
+    {"NegativeDim", WithShape("[-1]"), "shape: -1, wanted at least 0"},
+    {"TwoNegativeDims", WithShape("[-1,-1]"), "shape: -1, wanted at least 0"},
+    {"FloatDim", WithShape("[1.0]"), "shape: 1.0, wanted an integer"},
+    {"ExponentDim", WithShape("[1e0]"), "shape: 1e0, wanted an integer"},
+    {"NanDim", WithShape("[NaN]"), "not valid JSON"},
+    {"DimOf63Bits", WithShape("[9223372036854775808]"),
+     "shape: 9223372036854775808, wanted an integer below 2^63"},
+    {"DimBeyond64Bits", WithShape("[18446744073709551617]"),
+     "shape: 18446744073709551617, wanted an integer below 2^63"},
+    {"DimsOverflow", WithShape("[4294967296,4294967296]"), "2^63 elements"},
+    {"DimsOverflowBesideZero", WithShape("[0,4294967296,4294967296]"), "2^63 elements"},
+    {"BytesOverflow", WithShape("[4611686018427387904]"),
+     "data_offsets: 4 bytes, wanted whole ones below 2^63"},
+    {"BytesWrapToRight", WithShape("[4611686018427387905]"),
+     "data_offsets: 4 bytes, wanted whole ones below 2^63"},
+    {"TooManyDims", WithShape("[" + Repeat("1,", 16) + "1]"), "shape: more than 16 dimensions"},
+    {"EndlessShape", WithShape("[" + Repeat("1,", 1 << 20) + "1]"),
+     "shape: more than 16 dimensions"},
+    {"ShapeTooSmall", WithShape("[0]"), "data_offsets: 4 bytes, wanted 0 for F32"},
+    {"ShapeTooLarge", WithShape("[2]"), "data_offsets: 4 bytes, wanted 8 for F32"},
+    {"NoOffsetNumbers", WithOffsets("[]"), "data_offsets: [], wanted [begin, end]"},
+    {"OneOffset", WithOffsets("[0]"), "data_offsets: [0], wanted [begin, end]"},
+    {"ThreeOffsets", WithOffsets("[0,4,8]"), "data_offsets: more than 2 numbers"},
+    {"NegativeOffset", WithOffsets("[-4,0]"), "data_offsets: -4, wanted at least 0"},
+    {"OffsetsReversed", WithOffsets("[4,0]"), "data_offsets: [4, 0], wanted"},
+    {"FloatOffset", WithOffsets("[0,4.0]"), "data_offsets: 4.0, wanted an integer"},
+    {"HugeOffset", WithOffsets("[0,18446744073709551615]"), "wanted an integer"},
+    {"OffsetsBeyondTheFile", WithOffsets("[4,8]"), "begin at 4, after a hole"},
+    {"OffsetsFarBeyondTheFile", WithOffsets("[9223372036854775803,9223372036854775807]"),
+     "after a hole"}};
+
+INSTANTIATE_TEST_SUITE_P(Entry, HostileSafetensorsTest, ::testing::ValuesIn(kHostileEntries),
+                         HostileName);
 
 // Two tensors of these offsets over eight bytes.
 std::string Two(const std::string& first, const std::string& second) {
@@ -294,19 +279,19 @@ std::string Two(const std::string& first, const std::string& second) {
       "12345678");
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Offsets, HostileSafetensorsTest,
-    ::testing::Values(
-        HostileCase{"Same", Two("[0,4]", "[0,4]"), "begin at 0, inside another tensor, wanted 4"},
-        HostileCase{"Overlap", Two("[0,4]", "[3,7]"), "begin at 3, inside another tensor"},
-        HostileCase{"Hole", Two("[0,4]", "[5,9]"), "\"b\": data_offsets begin at 5, after a hole"},
-        HostileCase{"HoleAtTheFront", Two("[1,5]", "[5,9]"), "begin at 1, after a hole, wanted 0"},
-        HostileCase{"BeyondTheEnd",
-                    WithHeader(R"({"a":{"dtype":"U8","shape":[9],)"
-                               R"("data_offsets":[0,9]}})",
-                               "12345678"),
-                    "end at 9, but the file holds 8"}),
-    HostileName);
+const HostileCase kHostileOffsets[] = {
+    {"Same", Two("[0,4]", "[0,4]"), "begin at 0, inside another tensor, wanted 4"},
+    {"Overlap", Two("[0,4]", "[3,7]"), "begin at 3, inside another tensor"},
+    {"Hole", Two("[0,4]", "[5,9]"), "\"b\": data_offsets begin at 5, after a hole"},
+    {"HoleAtTheFront", Two("[1,5]", "[5,9]"), "begin at 1, after a hole, wanted 0"},
+    {"BeyondTheEnd",
+     WithHeader(R"({"a":{"dtype":"U8","shape":[9],)"
+                R"("data_offsets":[0,9]}})",
+                "12345678"),
+     "end at 9, but the file holds 8"}};
+
+INSTANTIATE_TEST_SUITE_P(Offsets, HostileSafetensorsTest, ::testing::ValuesIn(kHostileOffsets),
+                         HostileName);
 
 // Whatever comes in, what comes out is an error or a sound list of tensors.
 void ExpectSound(const std::vector<TensorEntry>& entries, std::int64_t data_bytes) {
@@ -386,4 +371,4 @@ TEST_F(SafetensorsTest, AMutatedFileGivesAnErrorOrParametersInsideIt) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -4,30 +4,17 @@
 #include <sys/socket.h>
 
 #include <chrono>
-#include <cstdint>
-#include <optional>
 #include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "server/net/connection_loop.h"
 #include "server/net/socket_calls.h"
 #include "tests/server/net/connection_loop_fixture.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::Client;
-using testing::kAck;
-using testing::kHello;
-using testing::kOwnSettings;
-using testing::kWaitMillis;
-using testing::Readable;
-using testing::ReadAll;
-using testing::Taken;
-
-class ConnectionCloseTest : public testing::ConnectionLoopTest {};
+class ConnectionCloseTest : public ConnectionLoopTest {};
 
 // Reads what there is up to the end of the connection.
 bool ReadsTheEnd(const Descriptor& socket) {
@@ -155,4 +142,4 @@ TEST_F(ConnectionCloseTest, StopsWithConnectionsInEveryStage) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -5,29 +5,17 @@
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "server/net/connection_loop.h"
 #include "server/net/socket_calls.h"
 #include "tests/server/net/connection_loop_fixture.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::Client;
-using testing::kAck;
-using testing::kHello;
-using testing::kOwnSettings;
-using testing::kWaitMillis;
-using testing::Readable;
-using testing::ReadAll;
-using testing::Taken;
-
-class ConnectionHandOverTest : public testing::ConnectionLoopTest {};
+class ConnectionHandOverTest : public ConnectionLoopTest {};
 
 TEST_F(ConnectionHandOverTest, HandsOnWithTheAcknowledgementNext) {
   Start(Options());
@@ -168,4 +156,4 @@ TEST_F(ConnectionHandOverTest, AClientThatHasTheOwnersSettingsSendsWhatItLikesUn
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

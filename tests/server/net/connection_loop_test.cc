@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,17 +14,8 @@
 #include "server/net/socket_calls.h"
 #include "tests/server/net/connection_loop_fixture.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
-
-using testing::Client;
-using testing::ConnectionLoopTest;
-using testing::kAck;
-using testing::kHello;
-using testing::kOwnSettings;
-using testing::kWaitMillis;
-using testing::Readable;
-using testing::Taken;
 
 TEST_F(ConnectionLoopTest, RefusesBeyondTheLimitAndSaysWhenThereIsRoom) {
   ConnectionLoopOptions options = Options();
@@ -78,7 +68,7 @@ TEST_F(ConnectionLoopTest, EndsWhoeverDoesNotBeginInTime) {
 }
 
 TEST_F(ConnectionLoopTest, KeepsNobodyWhoLeavesAmidTheOpening) {
-  ExpectNoneKeptOfParts(testing::kHello + testing::kAck, Options());
+  ExpectNoneKeptOfParts(kHello + kAck, Options());
 }
 
 TEST_F(ConnectionLoopTest, NoticesTheEndOfAConnectionFromEitherSide) {
@@ -251,4 +241,4 @@ TEST_F(ConnectionLoopTest, NoConnectionBorrowsTheOriginOfOneWithTheSameAddressAn
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -5,10 +5,8 @@
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "server/net/connection_loop.h"
@@ -16,17 +14,10 @@
 #include "server/net/tls_opening.h"
 #include "tests/server/net/connection_loop_fixture.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::Client;
-using testing::kAck;
-using testing::kHello;
-using testing::kWaitMillis;
-using testing::Readable;
-using testing::Taken;
-
-class ConnectionTlsTest : public testing::ConnectionLoopTest {};
+class ConnectionTlsTest : public ConnectionLoopTest {};
 
 // A client's hello, with the newest version that it offers.
 std::string TlsHello(std::uint8_t minor = 3) {
@@ -142,4 +133,4 @@ TEST_F(ConnectionTlsTest, WithTlsEndsAConnectionWithTooManyStreams) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

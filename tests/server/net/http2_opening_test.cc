@@ -5,8 +5,6 @@
 #include <random>
 #include <string>
 
-#include "absl/strings/str_cat.h"
-
 namespace normd {
 namespace {
 

@@ -17,11 +17,8 @@
 #include "server/net/tls_opening.h"
 #include "tests/fuzz/expect.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
-
-using testing::Expect;
-using testing::ExpectMessage;
 
 struct Outcome {
   Http2Opening::State state;
@@ -159,16 +156,16 @@ void TryTls(absl::string_view bytes, bool only_tls13, std::size_t cut) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   normd::testing::Script script(data, size);
   const std::uint8_t first = script.Byte();
   const std::size_t cut = std::size_t{script.Byte()} + 1;
   if (first % 2 == 0) {
-    normd::TryHttp2(script.Rest(), cut);
+    normd::testing::TryHttp2(script.Rest(), cut);
   } else {
-    normd::TryTls(script.Rest(), first / 2 % 2 == 0, cut);
+    normd::testing::TryTls(script.Rest(), first / 2 % 2 == 0, cut);
   }
   return 0;
 }

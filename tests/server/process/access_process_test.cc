@@ -11,16 +11,10 @@
 #include "tests/server/identity/identity_files.h"
 #include "tests/server/process/normd_process.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::BearerOf;
 using ::testing::HasSubstr;
-using testing::IdentityFolder;
-using testing::NormdProcess;
-using testing::RmsNormRequest;
-using testing::TokenLine;
-using testing::TokenOf;
 using Code = grpc::StatusCode;
 
 constexpr char kPolicy[] = R"(role { name: "user" infer: "rms_*" }
@@ -127,4 +121,4 @@ TEST_F(AccessProcessTest, WithoutAPolicyLoadsAreTakenOnLoopbackAlone) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

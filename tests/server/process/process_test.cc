@@ -17,13 +17,10 @@
 #include "client/scrape/http_get.h"
 #include "tests/server/process/normd_process.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::ChildProcess;
 using ::testing::HasSubstr;
-using testing::NormdProcess;
-using testing::RmsNormRequest;
 
 struct Load {
   std::atomic<int> answered{0};
@@ -455,4 +452,4 @@ TEST_F(ProcessModelsTest, IsReadyWithoutModelsWhereThatIsAllowed) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

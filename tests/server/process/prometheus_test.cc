@@ -13,14 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "tests/server/process/normd_process.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
-
-using testing::ChildProcess;
-using testing::FreePort;
-using testing::IsInstalled;
-using testing::NormdProcess;
-using testing::RmsNormRequest;
 
 std::string OutputOf(const std::string& command) {
   std::string output;
@@ -77,4 +71,4 @@ TEST(PrometheusTest, ComputesAPercentileFromTheScrapedHistogram) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -13,11 +13,8 @@
 
 #include "tests/server/regions/shared_file.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
-
-using testing::kPage;
-using testing::SharedFile;
 
 constexpr std::size_t kBytes = 16 * kPage;
 
@@ -144,4 +141,4 @@ TEST(FaultGuardDeathTest, ARangeThatIsNoLongerGuardedIsElsewhere) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -27,13 +27,10 @@
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_page_locker.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::FakePageLocker;
 using ::testing::HasSubstr;
-using testing::kPage;
-using testing::SharedFile;
 
 // The process's mappings of the file.
 int MappingsOf(const SharedFile& file) {
@@ -384,4 +381,4 @@ TEST_F(PageLocksTest, WhatComesAndGoesLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -10,19 +10,16 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "tests/server/regions/shared_file.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::kPage;
-using testing::SharedFile;
 
 std::ptrdiff_t MappingsOfTheProcess() {
   std::ifstream maps("/proc/self/maps");
@@ -271,4 +268,4 @@ TEST_F(RegionRegistryTest, ARegionMayOutliveItsRegistry) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

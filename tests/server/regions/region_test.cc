@@ -12,12 +12,10 @@
 
 #include "tests/server/regions/shared_file.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::kPage;
-using testing::SharedFile;
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 
@@ -141,4 +139,4 @@ TEST(RegionTest, AFileThatIsUnlinkedAndReplacedStays) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -9,6 +9,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
+#include "tests/server/rpc/raw_client.h"
+#include "tests/server/rpc/test_server.h"
 
 namespace normd::testing {
 
@@ -18,16 +20,6 @@ using google::protobuf::MethodDescriptor;
 using google::protobuf::ServiceDescriptor;
 
 namespace {
-
-std::string BytesOf(const grpc::ByteBuffer& buffer) {
-  std::vector<grpc::Slice> slices;
-  std::string bytes;
-  if (!buffer.Dump(&slices).ok()) return bytes;
-  for (const grpc::Slice& slice : slices) {
-    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-  return bytes;
-}
 
 // One call of any kind with one message, to its end.
 class OneCall {
@@ -68,11 +60,7 @@ class OneCall {
     }
     call->Finish(&ending.status, Tag());
     Done();
-    const auto& trailers = context_.GetServerTrailingMetadata();
-    const auto pushback = trailers.find("grpc-retry-pushback-ms");
-    if (pushback != trailers.end()) {
-      ending.pushback = std::string(pushback->second.data(), pushback->second.size());
-    }
+    ending.pushback = Pushback(context_);
     return ending;
   }
 

@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
-#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -25,30 +23,14 @@
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using google::protobuf::DescriptorPool;
 using google::protobuf::MethodDescriptor;
 using google::protobuf::ServiceDescriptor;
-using testing::AccessRules;
-using testing::BearerOf;
 using ::testing::Contains;
-using testing::Ending;
 using ::testing::HasSubstr;
-using testing::IdentityFolder;
-using testing::IsDenial;
-using testing::MakeCall;
-using testing::MakeRequest;
-using testing::MayCall;
-using testing::PathOf;
-using testing::ServicesOf;
-using testing::StreamClient;
-using testing::TestServer;
-using testing::TestServerOptions;
-using testing::TokenLine;
-using testing::TokenOf;
-using testing::WireFor;
 using Code = grpc::StatusCode;
 
 constexpr char kModel[] = "instance_norm_64";
@@ -69,16 +51,9 @@ identity { name: "a" role: "operator" token: "a" }
 
 class AccessTest : public ::testing::Test {
  protected:
-  static std::string WriteTokens(const IdentityFolder& folder) {
-    std::string tokens;
-    for (const char letter : {'h', 'u', 'w', 'v', 'a', 'm'}) {
-      absl::StrAppend(&tokens, TokenLine(std::string(1, letter), TokenOf(letter)));
-    }
-    return folder.Write("tokens", tokens);
-  }
   TestServerOptions Options(const std::string& policy = kPolicy) {
     TestServerOptions options;
-    options.access = {folder_.Write("policy", policy), WriteTokens(folder_)};
+    options.access = {folder_.Write("policy", policy), folder_.WriteTokens("huwvam")};
     options.audit = &audit_;
     return options;
   }
@@ -235,7 +210,7 @@ TEST_F(AccessTest, HealthOfAModelIsForWhoMayHaveItDescribed) {
   TestServer server(Options());
   const auto channel = server.NewChannel();
   const auto check = [&](char identity, const std::string& service) {
-    return Call(channel, identity, "/grpc.health.v1.Health/Check", testing::HealthRequest(service))
+    return Call(channel, identity, "/grpc.health.v1.Health/Check", HealthRequest(service))
         .status.error_code();
   };
   const std::string there = absl::StrCat("normd.v1.NormService/", kModel);
@@ -389,4 +364,4 @@ TEST_F(AccessTest, ThePathsOfTheMetricsPortHaveTheSameRules) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

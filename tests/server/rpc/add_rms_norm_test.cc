@@ -4,35 +4,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <map>
 #include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/tensor/stream_order.h"
 #include "kernels/reference.h"
 #include "tests/server/rpc/judged_outputs.h"
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
-#include "tests/support/temp_repository.h"
 #include "tests/support/tensor.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::CopyOf;
 using ::testing::ElementsAre;
-using testing::JudgeOutputs;
-using testing::MakeRequest;
-using testing::NormalizeInChunks;
-using testing::SpecOf;
-using testing::StreamResult;
-using testing::TestServer;
-using testing::TestServerOptions;
 
 constexpr char kAddRmsNorm[] = "add_rms_norm_4096";
 constexpr char kMatrices[] = "matrices";  // Over 4 x 8; a sample is not the last dimension.
@@ -46,22 +33,8 @@ TestServerOptions SmallPieces() {
 
 v1::NormalizeRequest MakeAdd(const std::string& model, const std::vector<std::int64_t>& shape,
                              v1::DataType dtype = v1::FLOAT32) {
-  v1::NormalizeRequest request = MakeRequest(model, shape, 1);
-  request.mutable_inputs(0)->set_name("x");
-  *request.add_inputs() = MakeRequest(model, shape, 2).inputs(0);
-  request.mutable_inputs(1)->set_name("residual");
-  for (v1::Tensor& input : *request.mutable_inputs()) {
-    if (dtype == v1::FLOAT32) continue;
-    const auto kernel = static_cast<norm::DType>(dtype);
-    const auto count = static_cast<std::int64_t>(input.data().size() / sizeof(float));
-    std::string data(static_cast<std::size_t>(count) * norm::SizeOf(kernel), '\0');
-    for (std::int64_t i = 0; i < count; ++i) {
-      norm::StoreElement(kernel, data.data(), i,
-                         norm::LoadElement(norm::DType::kFloat32, input.data().data(), i));
-    }
-    input.set_dtype(dtype);
-    input.set_data(std::move(data));
-  }
+  v1::NormalizeRequest request = MakeRequest(model, shape, {"x", "residual"});
+  ConvertInputs(request, dtype);
   return request;
 }
 
@@ -70,20 +43,11 @@ void AddMatrices(TestServer& server) {
   config.mutable_add_rms_norm()->add_normalized_shape(4);
   config.mutable_add_rms_norm()->add_normalized_shape(8);
   config.mutable_add_rms_norm()->set_affine(false);
-  test::WriteModel(server.repository(), kMatrices, config, {});
-  grpc::ClientContext context;
-  v1::LoadModelRequest request;
-  request.set_model(kMatrices);
-  v1::LoadModelResponse response;
-  const grpc::Status status = server.stub().LoadModel(&context, request, &response);
-  ASSERT_TRUE(status.ok()) << status.error_message();
+  AddModel(server, kMatrices, config);
 }
 
 v1::NormalizeResponse TwoOutputs(TestServer& server, const v1::NormalizeRequest& request) {
-  grpc::ClientContext context;
-  v1::NormalizeResponse response;
-  const grpc::Status status = server.stub().Normalize(&context, request, &response);
-  EXPECT_TRUE(status.ok()) << status.error_message();
+  const v1::NormalizeResponse response = Normalized(server, request);
   EXPECT_EQ(response.outputs_size(), 2);
   return response;
 }
@@ -129,28 +93,15 @@ TEST(AddRmsNormTest, EveryChunkingOfAStreamGivesTheBitsOfTheUnaryCall) {
        {MakeAdd(kAddRmsNorm, {9, 4096}), MakeAdd(kAddRmsNorm, {9, 4096}, v1::BFLOAT16),
         MakeAdd(kMatrices, {1009, 4, 8}), MakeAdd(kMatrices, {1009, 4, 8}, v1::FLOAT64)}) {
     const v1::NormalizeResponse wanted = TwoOutputs(server, request);
+    EXPECT_EQ(wanted.outputs(1).name(), "residual_out");
     ExpectSumAndNorm(server, request, wanted);
     for (const std::size_t most : {300, 5000, 50'000}) {
       SCOPED_TRACE(absl::StrCat(request.model(), ", chunks of up to ", most));
       const StreamResult result =
           NormalizeInChunks(server.stub(), request, [&] { return random() % most + 1; });
       ASSERT_TRUE(result.status.ok()) << result.status.error_message();
-      ASSERT_TRUE(result.header.has_value() && result.trailer.has_value());
+      ExpectStreamed(result, wanted);
       EXPECT_EQ(result.header->samples(), request.inputs(0).shape(0));
-      std::vector<client::TensorSpec> specs;
-      for (const v1::Tensor& output : result.header->outputs()) specs.push_back(SpecOf(output));
-      ASSERT_EQ(specs.size(), 2U);
-      EXPECT_EQ(specs[1].name, "residual_out");
-      const auto outputs = client::SplitStream(
-          specs,
-          absl::MakeConstSpan(reinterpret_cast<const std::byte*>(result.data.data()),
-                              result.data.size()),
-          result.header->samples());
-      ASSERT_TRUE(outputs.ok()) << outputs.status();
-      for (int i = 0; i < 2; ++i) {
-        const client::Tensor whole = CopyOf(wanted.outputs(i));
-        EXPECT_TRUE(outputs->at(static_cast<std::size_t>(i)).bytes() == whole.bytes()) << i;
-      }
       EXPECT_GT(result.trailer->pieces(), 1);
     }
   }
@@ -174,4 +125,4 @@ TEST(AddRmsNormTest, NoSamplesGiveNoneBothWays) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

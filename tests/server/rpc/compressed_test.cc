@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/accept/inflate.h"
 #include "tests/server/rpc/access_calls.h"
@@ -20,21 +19,10 @@
 #include "tests/server/rpc/test_server.h"
 #include "wire/grpc_slices.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::Ending;
 using ::testing::HasSubstr;
-using testing::kNormalize;
-using testing::MakeCall;
-using testing::MakeRequest;
-using testing::PathOf;
-using testing::ServicesOf;
-using testing::StreamClient;
-using testing::TestServer;
-using testing::TestServerOptions;
-using testing::ToInfer;
-using testing::WireFor;
 using Code = grpc::StatusCode;
 
 constexpr char kInstanceNorm[] = "instance_norm_64";
@@ -271,4 +259,4 @@ TEST(InflateTest, RefusesWhatIsNotOfTheEncoding) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

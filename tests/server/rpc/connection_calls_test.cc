@@ -15,27 +15,11 @@
 #include "tests/server/rpc/infer_requests.h"
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
-#include "tests/server/rpc/unary_call.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::AccessRules;
-using testing::AsyncCall;
-using testing::Ending;
 using ::testing::HasSubstr;
-using testing::InferStreamClient;
-using testing::kNormalize;
-using testing::MakeCall;
-using testing::MakeRequest;
-using testing::PathOf;
-using testing::Pushback;
-using testing::ServicesOf;
-using testing::StreamClient;
-using testing::TestServer;
-using testing::TestServerOptions;
-using testing::ToInfer;
-using testing::WireFor;
 using Code = grpc::StatusCode;
 
 constexpr char kRefusal[] = "calls of this connection: 2 are inside, wanted at most so many";
@@ -145,4 +129,4 @@ TEST(ConnectionCallsTest, WhatComputesNothingAlwaysPasses) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

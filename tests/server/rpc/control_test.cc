@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <optional>
 #include <thread>
@@ -21,22 +22,11 @@
 #include "tests/server/rpc/test_server.h"
 #include "tests/wire/wire_writer.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::AsyncCall;
-using testing::CheckHealth;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::Health;
-using testing::HealthRequest;
-using ::testing::IsEmpty;
-using testing::MakeRequest;
-using testing::ParseHealth;
-using testing::RawCall;
-using testing::RawStream;
-using testing::TestServer;
-using testing::TestServerOptions;
 using ::testing::UnorderedElementsAre;
 
 constexpr char kService[] = "normd.v1.NormService";
@@ -61,17 +51,32 @@ grpc::Status Load(TestServer& server, const std::string& model, v1::LoadModelRes
   return Call(server, &v1::NormService::Stub::LoadModel, request, response);
 }
 
+// `response` may be null.
 grpc::Status Unload(TestServer& server, const std::string& model,
-                    v1::UnloadModelResponse& response) {
+                    v1::UnloadModelResponse* response = nullptr) {
   v1::UnloadModelRequest request;
   request.set_model(model);
-  return Call(server, &v1::NormService::Stub::UnloadModel, request, response);
+  v1::UnloadModelResponse unused;
+  return Call(server, &v1::NormService::Stub::UnloadModel, request,
+              response != nullptr ? *response : unused);
 }
 
 grpc::Status Get(TestServer& server, const std::string& model, v1::GetModelResponse& response) {
   v1::GetModelRequest request;
   request.set_model(model);
   return Call(server, &v1::NormService::Stub::GetModel, request, response);
+}
+
+v1::ListModelsResponse List(TestServer& server) {
+  v1::ListModelsResponse response;
+  EXPECT_TRUE(Call(server, &v1::NormService::Stub::ListModels, {}, response).ok());
+  return response;
+}
+
+v1::GetServerInfoResponse InfoOf(TestServer& server) {
+  v1::GetServerInfoResponse info;
+  EXPECT_TRUE(Call(server, &v1::NormService::Stub::GetServerInfo, {}, info).ok());
+  return info;
 }
 
 Health HealthOf(TestServer& server, const std::string& service) {
@@ -109,8 +114,7 @@ TEST(ControlTest, ListsHaveAThreadForWhichNobodyElseWaits) {
   EXPECT_TRUE(Get(server, "layer_norm_1024", model).ok());
   EXPECT_EQ(HealthOf(server, ""), Health::kServing);
   EXPECT_TRUE(RawCall(server.NewChannel(), "/inference.GRPCInferenceService/ServerLive", "").ok());
-  AsyncCall normalize(server.stub(), MakeRequest("layer_norm_1024", {3, 1024}));
-  EXPECT_TRUE(normalize.Wait().ok());
+  EXPECT_TRUE(Normalize(server, MakeRequest("layer_norm_1024", {3, 1024})).ok());
   EXPECT_EQ(listed, 0);
   gate.Open();
   for (std::thread& caller : callers) caller.join();
@@ -118,8 +122,7 @@ TEST(ControlTest, ListsHaveAThreadForWhichNobodyElseWaits) {
 
 TEST(ControlTest, ListsEveryModelByName) {
   TestServer server;
-  v1::ListModelsResponse response;
-  ASSERT_TRUE(Call(server, &v1::NormService::Stub::ListModels, {}, response).ok());
+  const v1::ListModelsResponse response = List(server);
   std::vector<std::string> names;
   for (const v1::ModelInfo& model : response.models()) {
     names.push_back(model.name());
@@ -164,8 +167,7 @@ TEST(ControlTest, TellsTheInputsAndOutputsOfEveryModel) {
   EXPECT_THAT(TensorsOf(response.model().outputs()), ElementsAre("out[-2,512]"));
   ASSERT_TRUE(Get(server, "group_norm_320_32_silu_last", response).ok());
   EXPECT_THAT(TensorsOf(response.model().inputs()), ElementsAre("x[-1,-2,320]"));
-  v1::ListModelsResponse all;
-  ASSERT_TRUE(Call(server, &v1::NormService::Stub::ListModels, {}, all).ok());
+  const v1::ListModelsResponse all = List(server);
   for (const v1::ModelInfo& model : all.models()) {
     SCOPED_TRACE(model.name());
     EXPECT_FALSE(model.inputs().empty());
@@ -179,21 +181,20 @@ TEST(ControlTest, UnloadsAndLoadsAModelAndItsHealthFollows) {
   EXPECT_EQ(HealthOf(server, health), Health::kServing);
 
   v1::UnloadModelResponse unloaded;
-  ASSERT_TRUE(Unload(server, "instance_norm_64", unloaded).ok());
+  ASSERT_TRUE(Unload(server, "instance_norm_64", &unloaded).ok());
   EXPECT_THAT(unloaded.versions(), ElementsAre(1));
   // Unknown, as a model that never was; the server itself serves on.
   Health unknown = Health::kUnknown;
   EXPECT_EQ(CheckHealth(server.NewChannel(), health, &unknown).error_code(),
             grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(HealthOf(server, kService), Health::kServing);
-  EXPECT_EQ(Unload(server, "instance_norm_64", unloaded).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(Unload(server, "instance_norm_64").error_code(), grpc::StatusCode::NOT_FOUND);
 
   v1::LoadModelResponse loaded;
   ASSERT_TRUE(Load(server, "instance_norm_64", loaded).ok());
   EXPECT_EQ(loaded.model().version(), 1);
   EXPECT_EQ(HealthOf(server, health), Health::kServing);
-  AsyncCall call(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
-  EXPECT_TRUE(call.Wait().ok());
+  EXPECT_TRUE(Normalize(server, MakeRequest("instance_norm_64", {1, 64, 16})).ok());
 }
 
 TEST(ControlTest, ServesTheHighestVersionAndAnyThatIsNamed) {
@@ -220,8 +221,7 @@ TEST(ControlTest, GoesOnServingWhatServedWhenAReloadFails) {
   v1::LoadModelResponse response;
   const grpc::Status failed = Load(server, "instance_norm_64", response);
   EXPECT_EQ(failed.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << failed.error_message();
-  AsyncCall call(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
-  EXPECT_TRUE(call.Wait().ok());
+  EXPECT_TRUE(Normalize(server, MakeRequest("instance_norm_64", {1, 64, 16})).ok());
   v1::GetModelResponse info;
   ASSERT_TRUE(Get(server, "instance_norm_64", info).ok());
   EXPECT_THAT(failed.error_message(), HasSubstr(info.model().error()));
@@ -247,8 +247,7 @@ TEST(ControlTest, TellsAboutTheServer) {
   options.info.lanes = {"cpu:0"};
   options.info.max_inflight_bytes = 12345;
   TestServer server(options);
-  v1::GetServerInfoResponse info;
-  ASSERT_TRUE(Call(server, &v1::NormService::Stub::GetServerInfo, {}, info).ok());
+  const v1::GetServerInfoResponse info = InfoOf(server);
   EXPECT_EQ(info.version(), "1.2.3");
   EXPECT_EQ(info.simd(), "AVX9");
   EXPECT_THAT(info.lanes(), ElementsAre("cpu:0"));
@@ -264,28 +263,20 @@ class AsyncLoad {
   AsyncLoad(TestServer& server, const std::string& model,
             std::chrono::milliseconds timeout = std::chrono::hours(1)) {
     context.set_deadline(std::chrono::system_clock::now() + timeout);
-    request_.set_model(model);
-    server.stub().async()->LoadModel(&context, &request_, &response_, [this](grpc::Status status) {
-      MutexLock lock(mutex_);
-      status_ = std::move(status);
-      ended_.SignalAll();
+    status_ = std::async(std::launch::async, [this, &server, model] {
+      v1::LoadModelRequest request;
+      request.set_model(model);
+      v1::LoadModelResponse response;
+      return server.stub().LoadModel(&context, request, &response);
     });
   }
   ~AsyncLoad() { Wait(); }
-  grpc::Status Wait() {
-    MutexLock lock(mutex_);
-    while (!status_) ended_.Wait(mutex_);
-    return *status_;
-  }
+  grpc::Status Wait() { return status_.get(); }
 
   grpc::ClientContext context;
 
  private:
-  v1::LoadModelRequest request_;
-  v1::LoadModelResponse response_;
-  Mutex mutex_;
-  CondVar ended_;
-  std::optional<grpc::Status> status_ ABSL_GUARDED_BY(mutex_);
+  std::shared_future<grpc::Status> status_;
 };
 
 // The steady clock, which a test moves ahead.
@@ -327,6 +318,10 @@ class BusyLoaderTest : public ::testing::Test {
     return server_.Metric(absl::StrCat(
         "normd_requests_total{model=\"\",version=\"\",method=\"LoadModel\",code=\"", code, "\"}"));
   }
+  // Until so many calls are under way.
+  void WaitForCalls(std::int64_t calls) {
+    while (server_.stop_parts().active.count() != calls) std::this_thread::yield();
+  }
   // The loader goes on with what still waits.
   void Release() {
     busy_ = false;
@@ -345,11 +340,11 @@ class BusyLoaderTest : public ::testing::Test {
 
 TEST_F(BusyLoaderTest, ALoadWhoseClientLeavesGivesUpItsPlaceAtOnce) {
   AsyncLoad load(server_, "group_norm_64_8");
-  while (server_.stop_parts().active.count() < 2) std::this_thread::yield();
+  WaitForCalls(2);
   load.context.TryCancel();
   EXPECT_EQ(load.Wait().error_code(), grpc::StatusCode::CANCELLED);
   // The server is done with it too, though the loader is not.
-  while (server_.stop_parts().active.count() > 1) std::this_thread::yield();
+  WaitForCalls(1);
   EXPECT_EQ(Ended("CANCELLED"), 1);
   Release();
   EXPECT_EQ(changes_, 0) << "what nobody waited for was loaded";
@@ -360,7 +355,7 @@ TEST_F(BusyLoaderTest, ALoadWhoseDeadlinePassesGivesUpItsPlaceAtOnce) {
   while (Ended("DEADLINE_EXCEEDED") == 0) {
     AsyncLoad load(server_, "group_norm_64_8", std::chrono::milliseconds(50));
     EXPECT_EQ(load.Wait().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-    while (server_.stop_parts().active.count() > 1) std::this_thread::yield();
+    WaitForCalls(1);
   }
   Release();
   EXPECT_EQ(changes_, 0) << "what nobody waited for was loaded";
@@ -368,8 +363,8 @@ TEST_F(BusyLoaderTest, ALoadWhoseDeadlinePassesGivesUpItsPlaceAtOnce) {
 
 // Its deadline passes on the server's clock alone, so gRPC does not say so.
 TEST_F(BusyLoaderTest, ALoadWhoseTurnComesAfterItsDeadlineIsNotBegun) {
-  AsyncLoad load(server_, "group_norm_64_8", std::chrono::hours(1));
-  while (server_.stop_parts().active.count() < 2) std::this_thread::yield();
+  AsyncLoad load(server_, "group_norm_64_8");
+  WaitForCalls(2);
   clock_.Advance(std::chrono::hours(2));
   Release();
   const grpc::Status status = load.Wait();
@@ -384,14 +379,14 @@ TEST_F(BusyLoaderTest, LoadsThatWereGivenUpMakeRoomForOthers) {
   int refused = 0;
   for (int i = 0; i < kMoreThanMayWait; ++i) {
     AsyncLoad load(server_, "group_norm_64_8");
-    while (server_.stop_parts().active.count() < 2) std::this_thread::yield();
+    WaitForCalls(2);
     load.context.TryCancel();
     refused += load.Wait().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED ? 1 : 0;
-    while (server_.stop_parts().active.count() > 1) std::this_thread::yield();
+    WaitForCalls(1);
   }
   EXPECT_EQ(refused, 0);
   AsyncLoad wanted(server_, "group_norm_64_8");
-  while (server_.stop_parts().active.count() < 2) std::this_thread::yield();
+  WaitForCalls(2);
   Release();
   EXPECT_TRUE(wanted.Wait().ok());
   EXPECT_EQ(changes_, 1);
@@ -403,16 +398,14 @@ TEST(ControlTest, StopsServingWhenTheLastLaneFails) {
   TestServer server(options);
   RawStream watch(server.NewChannel(), kWatch, HealthRequest(kService));
   ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServing);
-  AsyncCall failing(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
-  EXPECT_EQ(failing.Wait().error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_EQ(Normalize(server, MakeRequest("instance_norm_64", {1, 64, 16})).error_code(),
+            grpc::StatusCode::INTERNAL);
   ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kNotServing);
   while (server.stop_parts().admission.ready()) std::this_thread::yield();
-  AsyncCall refused(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
-  EXPECT_EQ(refused.Wait().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Normalize(server, MakeRequest("instance_norm_64", {1, 64, 16})).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
   // It can still be asked what is wrong.
-  v1::GetServerInfoResponse info;
-  ASSERT_TRUE(Call(server, &v1::NormService::Stub::GetServerInfo, {}, info).ok());
-  EXPECT_FALSE(info.ready());
+  EXPECT_FALSE(InfoOf(server).ready());
   EXPECT_EQ(server.Metric("normd_ready"), 0);
 }
 
@@ -431,20 +424,16 @@ TEST(HealthTest, WatchReportsEachChange) {
   RawStream watch(server.NewChannel(), kWatch,
                   HealthRequest(absl::StrCat(kService, "/group_norm_64_8")));
   ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServing);
-  v1::UnloadModelResponse unloaded;
-  ASSERT_TRUE(Unload(server, "group_norm_64_8", unloaded).ok());
+  ASSERT_TRUE(Unload(server, "group_norm_64_8").ok());
   ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServiceUnknown);
-  v1::LoadModelResponse loaded;
-  ASSERT_TRUE(Load(server, "group_norm_64_8", loaded).ok());
+  ASSERT_TRUE(LoadModel(server, "group_norm_64_8").ok());
   ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServing);
 }
 
 void UnloadAll(TestServer& server) {
-  v1::ListModelsResponse list;
-  ASSERT_TRUE(Call(server, &v1::NormService::Stub::ListModels, {}, list).ok());
-  v1::UnloadModelResponse unloaded;
+  const v1::ListModelsResponse list = List(server);
   for (const v1::ModelInfo& model : list.models()) {
-    ASSERT_TRUE(Unload(server, model.name(), unloaded).ok());
+    ASSERT_TRUE(Unload(server, model.name()).ok());
   }
 }
 
@@ -455,9 +444,7 @@ void ExpectReady(TestServer& server, bool ready) {
   EXPECT_EQ(HealthOf(server, kService), health);
   EXPECT_EQ(HealthOf(server, "inference.GRPCInferenceService"), health);
   EXPECT_EQ(server.Metric("normd_ready"), ready ? 1 : 0);
-  v1::GetServerInfoResponse info;
-  ASSERT_TRUE(Call(server, &v1::NormService::Stub::GetServerInfo, {}, info).ok());
-  EXPECT_EQ(info.ready(), ready);
+  EXPECT_EQ(InfoOf(server).ready(), ready);
   const auto inference = inference::GRPCInferenceService::NewStub(server.NewChannel());
   grpc::ClientContext context;
   inference::ServerReadyResponse oip;
@@ -475,8 +462,7 @@ TEST(HealthTest, AServerIsReadyWhileAModelIsLoaded) {
   UnloadAll(server);
   ExpectReady(server, false);
   ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kNotServing);
-  v1::LoadModelResponse loaded;
-  ASSERT_TRUE(Load(server, "group_norm_64_8", loaded).ok());
+  ASSERT_TRUE(LoadModel(server, "group_norm_64_8").ok());
   ExpectReady(server, true);
   ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServing);
 }
@@ -493,13 +479,11 @@ TEST(HealthTest, AServerThatMayHaveNoModelsIsReadyWithoutAny) {
 
 TEST(HealthTest, AWatchOfAModelThatIsNotThereSeesItCome) {
   TestServer server;
-  v1::UnloadModelResponse unloaded;
-  ASSERT_TRUE(Unload(server, "group_norm_64_8", unloaded).ok());
+  ASSERT_TRUE(Unload(server, "group_norm_64_8").ok());
   RawStream watch(server.NewChannel(), kWatch,
                   HealthRequest(absl::StrCat(kService, "/group_norm_64_8")));
   ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServiceUnknown);
-  v1::LoadModelResponse loaded;
-  ASSERT_TRUE(Load(server, "group_norm_64_8", loaded).ok());
+  ASSERT_TRUE(LoadModel(server, "group_norm_64_8").ok());
   ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServing);
 }
 
@@ -515,16 +499,16 @@ TEST(ReflectionTest, ListsTheServiceAndDescribesIt) {
   for (const std::string service :
        {"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"}) {
     const std::string info = absl::StrCat("/", service, "/ServerReflectionInfo");
-    RawStream list(server.NewChannel(), info, testing::BytesField(7, ""));
+    RawStream list(server.NewChannel(), info, BytesField(7, ""));
     const std::string services = list.Read().value_or("");
     EXPECT_THAT(services, HasSubstr(kService));
     EXPECT_THAT(services, HasSubstr(service));
-    RawStream describe(server.NewChannel(), info, testing::BytesField(4, kService));
+    RawStream describe(server.NewChannel(), info, BytesField(4, kService));
     EXPECT_THAT(describe.Read().value_or(""), HasSubstr("Normalize"));
-    RawStream itself(server.NewChannel(), info, testing::BytesField(4, service));
+    RawStream itself(server.NewChannel(), info, BytesField(4, service));
     EXPECT_THAT(itself.Read().value_or(""), HasSubstr("ServerReflectionInfo")) << service;
   }
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -25,12 +25,8 @@
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/tensor.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
-
-using testing::AsyncCall;
-using testing::TestServer;
-using testing::TestServerOptions;
 
 constexpr int kRequests = 1000;
 constexpr int kConnections = 16;
@@ -221,8 +217,8 @@ TEST_F(CudaServingTest, StreamsAtOnceHaveTheBitsOfTheirUnaryCalls) {
     threads.emplace_back([&server, &request = requests[i], i] {
       const std::string wanted = Answer(server.stub(), request);
       std::mt19937_64 sizes(norm::testing::TestSeed() + i);
-      const testing::StreamResult result = testing::NormalizeInChunks(
-          server.stub(), request, [&sizes] { return sizes() % 500'000 + 1; });
+      const StreamResult result =
+          NormalizeInChunks(server.stub(), request, [&sizes] { return sizes() % 500'000 + 1; });
       EXPECT_TRUE(result.status.ok()) << Describe(request) << ": " << result.status.error_message();
       EXPECT_TRUE(result.data == wanted) << Describe(request);
       EXPECT_TRUE(result.trailer && result.trailer->pieces() > 5) << Describe(request);
@@ -303,4 +299,4 @@ TEST_F(CudaServingTest, AgreesWithTheCpu) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

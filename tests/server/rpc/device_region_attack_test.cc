@@ -9,21 +9,17 @@
 #include <random>
 #include <string>
 #include <thread>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/server/rpc/device_region_fixture.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::kTensorBytes;
-using testing::kTwoAdmins;
-using testing::TestServerOptions;
 using Code = grpc::StatusCode;
 
-class DeviceRegionAttackTest : public testing::DeviceRegionFixture {
+class DeviceRegionAttackTest : public DeviceRegionFixture {
  protected:
   using DeviceRegionFixture::DeviceRegionFixture;
 
@@ -158,10 +154,7 @@ TEST_F(DeviceRegionAttackTest, UnregisteredWhileInUse) {
   for (const char* how : {"finish", "wait"}) {
     const auto allocation = WithInput(0);
     RegisterOk(allocation, 0);
-    server_.gate().Close();
-    grpc::Status status;
-    std::thread call([&] { status = Infer(InRegions({}, {"r", kY})); });
-    server_.gate().WaitForStalled(1);
+    StalledInfer call(*this, InRegions({}, {"r", kY}));
     EXPECT_EQ(UnregisterDevice("r", "refuse").error_code(), Code::FAILED_PRECONDITION);
     memory_.EndClient(allocation);
     std::thread waiter([&] { EXPECT_TRUE(UnregisterDevice("r", how).ok()); });
@@ -169,10 +162,8 @@ TEST_F(DeviceRegionAttackTest, UnregisteredWhileInUse) {
     while (DeviceStatus("r", &unused).ok()) std::this_thread::yield();
     ExpectRefused(InRegions({}, {"r", kY}), Code::NOT_FOUND, "region \"r\" is not registered");
     EXPECT_EQ(memory_.opened(), 1) << "the request keeps it";
-    server_.gate().Open();
-    call.join();
+    call.FinishOk();
     waiter.join();
-    EXPECT_TRUE(status.ok()) << status.error_message();
     EXPECT_EQ(OutputAt(allocation, kY), expected);
     ExpectNothingIsLeft();
   }
@@ -183,15 +174,10 @@ TEST_F(DeviceRegionAttackTest, ReRegisteredUnderTheSameName) {
   const auto second = WithInput(0);
   RegisterOk(first, 0);
   EXPECT_EQ(RegisterDevice(second.handle, 0, kFileBytes).error_code(), Code::ALREADY_EXISTS);
-  server_.gate().Close();
-  grpc::Status status;
-  std::thread call([&] { status = Infer(InRegions({}, {"r", kY})); });
-  server_.gate().WaitForStalled(1);
+  StalledInfer call(*this, InRegions({}, {"r", kY}));
   ASSERT_TRUE(UnregisterDevice("r").ok());
   RegisterOk(second, 0);
-  server_.gate().Open();
-  call.join();
-  EXPECT_TRUE(status.ok()) << status.error_message();
+  call.FinishOk();
   EXPECT_EQ(OutputAt(first, kY), Expected(Plain()));
   EXPECT_EQ(OutputAt(second, kY), std::string(kTensorBytes, '\0'));
 }
@@ -233,19 +219,8 @@ TEST_F(DeviceRegionAttackTest, TenThousandRegistrationsLeaveNothing) {
 
 class DeviceRegionIdentityTest : public DeviceRegionAttackTest {
  protected:
-  explicit DeviceRegionIdentityTest(
-      const testing::IdentityFolder& folder = testing::IdentityFolder())
-      : DeviceRegionAttackTest(Options(folder)) {}
-  static TestServerOptions Options(const testing::IdentityFolder& folder) {
-    std::string tokens;
-    for (const char letter : {'a', 'b', 'u'}) {
-      absl::StrAppend(&tokens,
-                      testing::TokenLine(std::string(1, letter), testing::TokenOf(letter)));
-    }
-    TestServerOptions options = WithSharedMemory();
-    options.access = {folder.Write("policy", kTwoAdmins), folder.Write("tokens", tokens)};
-    return options;
-  }
+  explicit DeviceRegionIdentityTest(const IdentityFolder& folder = IdentityFolder())
+      : DeviceRegionAttackTest(WithTwoAdmins(folder)) {}
 };
 
 TEST_F(DeviceRegionIdentityTest, AnotherIdentitysRegion) {
@@ -268,4 +243,4 @@ TEST_F(DeviceRegionIdentityTest, AnotherIdentitysRegion) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

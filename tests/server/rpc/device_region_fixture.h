@@ -5,7 +5,6 @@
 #define NORMD_TESTS_SERVER_RPC_DEVICE_REGION_FIXTURE_H_
 
 #include <cstring>
-#include <memory>
 #include <string>
 
 #include "tests/server/rpc/region_fixture.h"

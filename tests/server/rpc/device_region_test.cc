@@ -11,14 +11,13 @@
 #include "server/infer/infer_regions.h"
 #include "tests/server/rpc/device_region_fixture.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::kTensorBytes;
 using Code = grpc::StatusCode;
 
-using DeviceRegionTest = testing::DeviceRegionFixture;
+using DeviceRegionTest = DeviceRegionFixture;
 
 TEST_F(DeviceRegionTest, TensorsOfEachDeviceHaveTheBitsOfMessages) {
   const std::string expected = Expected(Plain());
@@ -35,7 +34,7 @@ TEST_F(DeviceRegionTest, TensorsOfEachDeviceHaveTheBitsOfMessages) {
       EXPECT_EQ(response.outputs(0).parameters().at("shared_memory_byte_size").int64_param(),
                 kTensorBytes);
       std::memset(allocation.data + kY, 0, kTensorBytes);
-      ASSERT_TRUE(Normalize(testing::ToNormalize(request)).ok());
+      ASSERT_TRUE(Normalize(ToNormalize(request)).ok());
       EXPECT_EQ(OutputAt(allocation, kY), expected);
       ASSERT_TRUE(UnregisterDevice("r").ok());
     }
@@ -66,7 +65,7 @@ TEST_F(DeviceRegionTest, EveryMixOfPlanesHasTheSameBits) {
   EXPECT_EQ(response.raw_output_contents(0), expected);
 
   std::memset(allocation.data + kY, 0, kTensorBytes);
-  inference::ModelInferRequest to_device = testing::ToInfer(Plain());
+  inference::ModelInferRequest to_device = ToInfer(Plain());
   auto& y = *to_device.add_outputs();
   y.set_name("y");
   Place({"device", kY}, &y);
@@ -86,7 +85,7 @@ TEST_F(DeviceRegionTest, RequestsOfAllWaysWaitTogetherAndAreRight) {
   server_.gate().Close();
   std::vector<std::thread> calls;
   for (int lanes = 1; lanes <= 2; ++lanes) {
-    calls.emplace_back([this] { EXPECT_TRUE(Infer(testing::ToInfer(Plain())).ok()); });
+    calls.emplace_back([this] { EXPECT_TRUE(Infer(ToInfer(Plain())).ok()); });
     server_.gate().WaitForStalled(lanes);
   }
   for (int i = 0; i < 6; ++i) {
@@ -98,7 +97,7 @@ TEST_F(DeviceRegionTest, RequestsOfAllWaysWaitTogetherAndAreRight) {
     }
     calls.emplace_back([this, &expected] {
       inference::ModelInferResponse response;
-      EXPECT_TRUE(Infer(testing::ToInfer(Plain()), &response).ok());
+      EXPECT_TRUE(Infer(ToInfer(Plain()), &response).ok());
       EXPECT_EQ(response.raw_output_contents(0), expected);
     });
   }
@@ -119,9 +118,7 @@ TEST_F(DeviceRegionTest, AreAmongTheExtensions) {
 
 TEST_F(DeviceRegionTest, TheListHasTheirDevice) {
   RegisterOk(WithInput(1), 1, "one");
-  grpc::ClientContext context;
-  v1::ListSharedMemoryResponse list;
-  ASSERT_TRUE(server_.stub().ListSharedMemory(&context, {}, &list).ok());
+  const v1::ListSharedMemoryResponse list = List();
   ASSERT_EQ(list.regions_size(), 1);
   EXPECT_EQ(list.regions(0).kind(), v1::SharedMemoryInfo::DEVICE);
   EXPECT_EQ(list.regions(0).name(), "one");
@@ -148,7 +145,7 @@ TEST_F(DeviceRegionTest, ALargeTensorOnADeviceIsBoundByItsRegionAlone) {
   EXPECT_NE(y[kBytes / 4 - 1], 0);
 }
 
-struct OnTheCpu : testing::RegionFixture {};
+struct OnTheCpu : RegionFixture {};
 
 TEST_F(OnTheCpu, AServerWithoutDevicesSaysSo) {
   inference::CudaSharedMemoryRegisterRequest request;
@@ -172,4 +169,4 @@ TEST_F(OnTheCpu, AServerWithoutDevicesSaysSo) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

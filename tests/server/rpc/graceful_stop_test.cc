@@ -1,10 +1,8 @@
 #include "server/rpc/graceful_stop.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <memory>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -14,17 +12,9 @@
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::AsyncCall;
-using testing::Health;
-using testing::HealthRequest;
-using testing::MakeRequest;
-using testing::ParseHealth;
-using testing::RawStream;
-using testing::StreamClient;
-using testing::TestServer;
 using Outcome = GracefulStop::Outcome;
 
 constexpr Duration kLong = std::chrono::hours(1);
@@ -80,9 +70,7 @@ TEST(GracefulStopTest, ServesOnWithHealthNotServingWhileItIsALameDuck) {
 TEST(GracefulStopTest, FinishesAllThatWasAcceptedAndRefusesTheRest) {
   Stopping stopping({.lame_duck = Duration(0), .drain_timeout = kLong});
   TestServer& server = stopping.server;
-  server.gate().Close();
-  AsyncCall in_lane(server.stub(), SomeRequest());
-  server.gate().WaitForStalled(1);
+  StalledCall in_lane(server, SomeRequest());
   AsyncCall in_queue(server.stub(), SomeRequest());
   while (server.queue().waiting_requests() == 0) std::this_thread::yield();
 
@@ -165,9 +153,7 @@ TEST(GracefulStopTest, ASecondSignalEndsTheLameDuckCleanlyWhenNothingIsInside) {
 TEST(GracefulStopTest, ASecondSignalAnswersWhatWaitsWithUnavailable) {
   Stopping stopping({.lame_duck = Duration(0), .drain_timeout = kLong});
   TestServer& server = stopping.server;
-  server.gate().Close();
-  AsyncCall in_lane(server.stub(), SomeRequest());
-  server.gate().WaitForStalled(1);
+  StalledCall in_lane(server, SomeRequest());
   AsyncCall in_queue(server.stub(), SomeRequest());
   while (server.queue().waiting_requests() == 0) std::this_thread::yield();
   stopping.stop.Signal();
@@ -182,9 +168,7 @@ TEST(GracefulStopTest, ASecondSignalAnswersWhatWaitsWithUnavailable) {
 TEST(GracefulStopTest, TheDrainTimeoutEndsIt) {
   Stopping stopping({.lame_duck = Duration(0), .drain_timeout = std::chrono::milliseconds(20)});
   TestServer& server = stopping.server;
-  server.gate().Close();
-  AsyncCall in_lane(server.stub(), SomeRequest());
-  server.gate().WaitForStalled(1);
+  StalledCall in_lane(server, SomeRequest());
   stopping.stop.Signal();
   EXPECT_EQ(stopping.Join(), Outcome::kAborted);
   server.gate().Open();
@@ -225,4 +209,4 @@ TEST(GracefulStopTest, LosesNothingAcceptedUnderLoad) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -11,6 +11,7 @@
 #include "grpcpp/grpcpp.h"
 #include "inference/grpc_service.grpc.pb.h"
 #include "normd/v1/norm_service.pb.h"
+#include "tests/server/rpc/test_server.h"
 #include "wire/data_type.h"
 
 namespace normd::testing {
@@ -80,6 +81,15 @@ inline v1::NormalizeRequest ToNormalize(const inference::ModelInferRequest& requ
     if (memory.has_value()) *output.mutable_shared_memory() = *memory;
   }
   return plain;
+}
+
+// A ModelInfer call, on a connection of its own, that is waited for. `response` may be null.
+inline grpc::Status Infer(TestServer& server, const inference::ModelInferRequest& request,
+                          inference::ModelInferResponse* response = nullptr) {
+  grpc::ClientContext context;
+  inference::ModelInferResponse unused;
+  return inference::GRPCInferenceService::NewStub(server.NewChannel())
+      ->ModelInfer(&context, request, response != nullptr ? response : &unused);
 }
 
 // A ModelStreamInfer call. Cancelled on destruction if it has not ended.

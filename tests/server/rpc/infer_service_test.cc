@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,18 +19,11 @@
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/test_server.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::AsyncCall;
-using testing::CheckHealth;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::Health;
-using testing::MakeRequest;
-using testing::TestServer;
-using testing::TestServerOptions;
-using testing::ToInfer;
 using Code = grpc::StatusCode;
 using Inference = inference::GRPCInferenceService;
 
@@ -51,11 +44,6 @@ class InferServiceTest : public ::testing::Test {
     inference::ModelInferResponse unused;
     return Call(&Inference::Stub::ModelInfer, request, response == nullptr ? &unused : response);
   }
-  grpc::Status Normalize(const v1::NormalizeRequest& request, v1::NormalizeResponse* response) {
-    grpc::ClientContext context;
-    return server_.stub().Normalize(&context, request, response);
-  }
-
   TestServer server_;
   std::unique_ptr<Inference::Stub> stub_ = Inference::NewStub(server_.NewChannel());
 };
@@ -79,7 +67,7 @@ TEST_F(InferServiceTest, GivesTheBitsOfNormalizeInEveryType) {
       if (dtype == v1::FLOAT16 || dtype == v1::BFLOAT16) data.resize(data.size() / 2);
       plain.mutable_inputs(0)->set_dtype(dtype);
       v1::NormalizeResponse wanted;
-      const grpc::Status first = Normalize(plain, &wanted);
+      const grpc::Status first = Normalize(server_, plain, &wanted);
       inference::ModelInferResponse got;
       const grpc::Status second = Infer(ToInfer(plain), &got);
       ASSERT_EQ(second.error_code(), first.error_code()) << second.error_message();
@@ -113,12 +101,8 @@ TEST_F(InferServiceTest, TypedContentsGiveTheBitsOfRawContents) {
 }
 
 TEST_F(InferServiceTest, TakesSeveralInputs) {
-  v1::NormalizeRequest plain = MakeRequest("fused_linear_512", {2, 512});
-  plain.mutable_inputs(0)->set_name("x");
-  *plain.add_inputs() = plain.inputs(0);
-  plain.mutable_inputs(1)->set_name("y");
-  v1::NormalizeResponse wanted;
-  ASSERT_TRUE(Normalize(plain, &wanted).ok());
+  const v1::NormalizeRequest plain = MakeRequest("fused_linear_512", {2, 512}, {"x", "y"});
+  const v1::NormalizeResponse wanted = Normalized(server_, plain);
   inference::ModelInferResponse got;
   const grpc::Status status = Infer(ToInfer(plain), &got);
   ASSERT_TRUE(status.ok()) << status.error_message();
@@ -142,12 +126,8 @@ TEST_F(InferServiceTest, RepeatsTheIdAndGivesTheOutputsThatAreNamed) {
 }
 
 TEST_F(InferServiceTest, OfSeveralOutputsGivesThoseThatAreNamed) {
-  v1::NormalizeRequest plain = MakeRequest("add_rms_norm_4096", {3, 4096});
-  plain.mutable_inputs(0)->set_name("x");
-  *plain.add_inputs() = plain.inputs(0);
-  plain.mutable_inputs(1)->set_name("residual");
-  v1::NormalizeResponse wanted;
-  ASSERT_TRUE(Normalize(plain, &wanted).ok());
+  const v1::NormalizeRequest plain = MakeRequest("add_rms_norm_4096", {3, 4096}, {"x", "residual"});
+  const v1::NormalizeResponse wanted = Normalized(server_, plain);
   ASSERT_EQ(wanted.outputs_size(), 2);
   inference::ModelInferRequest request = ToInfer(plain);
   inference::ModelInferResponse all;
@@ -168,32 +148,17 @@ TEST_F(InferServiceTest, OfSeveralOutputsGivesThoseThatAreNamed) {
 }
 
 TEST_F(InferServiceTest, BothProtocolsShareBatches) {
-  server_.gate().Close();
-  const v1::NormalizeRequest plain = MakeRequest("instance_norm_64", {2, 64, 64, 64});
-  AsyncCall stalled(server_.stub(), plain);
-  server_.gate().WaitForStalled(1);
+  StalledCall stalled(server_, MakeRequest("instance_norm_64", {2, 64, 64, 64}));
   AsyncCall waiting(server_.stub(), MakeRequest("instance_norm_64", {1, 64, 8, 8}));
-  grpc::ClientContext context;
-  const inference::ModelInferRequest request =
-      ToInfer(MakeRequest("instance_norm_64", {1, 64, 16, 4}));
-  inference::ModelInferResponse response;
-  Mutex mutex;
-  CondVar ended;
-  bool done = false;
-  grpc::Status status;
-  stub_->async()->ModelInfer(&context, &request, &response, [&](grpc::Status result) {
-    MutexLock lock(mutex);
-    status = std::move(result);
-    done = true;
-    ended.SignalAll();
+  std::future<grpc::Status> infer = std::async(std::launch::async, [this] {
+    return Infer(ToInfer(MakeRequest("instance_norm_64", {1, 64, 16, 4})));
   });
   while (server_.queue().waiting_requests() < 2) std::this_thread::yield();
   server_.gate().Open();
   EXPECT_TRUE(stalled.Wait().ok());
   ASSERT_TRUE(waiting.Wait().ok());
   EXPECT_EQ(waiting.response.batch().requests(), 2);
-  MutexLock lock(mutex);
-  while (!done) ended.Wait(mutex);
+  const grpc::Status status = infer.get();
   EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
@@ -331,8 +296,7 @@ TEST_F(InferServiceTest, StatisticsCountBothProtocolsByVersion) {
   EXPECT_EQ(statistics("", "").model_stats_size(),
             static_cast<int>(server_.registry().List().size()));
   const v1::NormalizeRequest plain = MakeRequest("layer_norm_1024", {3, 1024});
-  v1::NormalizeResponse response;
-  ASSERT_TRUE(Normalize(plain, &response).ok());
+  ASSERT_TRUE(Normalize(server_, plain).ok());
   ASSERT_TRUE(Infer(ToInfer(plain)).ok());
   inference::ModelInferRequest wrong = ToInfer(plain);
   wrong.mutable_inputs(0)->set_shape(1, 1023);
@@ -369,8 +333,8 @@ TEST_F(InferServiceTest, SharedMemoryThatIsSwitchedOffSaysSo) {
   for (const char* method :
        {"SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister",
         "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"}) {
-    const grpc::Status status = testing::RawCall(
-        server_.NewChannel(), absl::StrCat("/inference.GRPCInferenceService/", method), "");
+    const grpc::Status status =
+        RawCall(server_.NewChannel(), absl::StrCat("/inference.GRPCInferenceService/", method), "");
     EXPECT_EQ(status.error_code(), Code::UNIMPLEMENTED) << method;
     EXPECT_THAT(status.error_message(), HasSubstr("shared memory")) << method;
   }
@@ -431,7 +395,7 @@ TEST_F(InferServiceTest, EveryMethodRefusesAMalformedMessage) {
   for (int i = 0; i < service->method_count(); ++i) {
     const auto* method = service->method(i);
     if (method->client_streaming()) continue;
-    const grpc::Status status = testing::RawCall(
+    const grpc::Status status = RawCall(
         server_.NewChannel(), absl::StrCat("/", service->full_name(), "/", method->name()), "\x0b");
     EXPECT_EQ(status.error_code(), Code::INVALID_ARGUMENT) << method->name();
     EXPECT_THAT(status.error_message(), HasSubstr("malformed protobuf")) << method->name();
@@ -439,4 +403,4 @@ TEST_F(InferServiceTest, EveryMethodRefusesAMalformedMessage) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

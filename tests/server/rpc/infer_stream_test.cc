@@ -4,12 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <memory>
-#include <optional>
 #include <random>
-#include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -18,15 +14,10 @@
 #include "tests/server/rpc/infer_requests.h"
 #include "tests/server/rpc/test_server.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::InferStreamClient;
-using testing::MakeRequest;
-using testing::TestServer;
-using testing::TestServerOptions;
-using testing::ToInfer;
 using Code = grpc::StatusCode;
 using Inference = inference::GRPCInferenceService;
 
@@ -35,15 +26,6 @@ inference::ModelInferRequest Numbered(int number, std::vector<std::int64_t> shap
       ToInfer(MakeRequest("instance_norm_64", shape, static_cast<std::uint64_t>(number)));
   request.set_id(absl::StrCat(number));
   return request;
-}
-
-inference::ModelInferResponse Infer(TestServer& server,
-                                    const inference::ModelInferRequest& request) {
-  grpc::ClientContext context;
-  inference::ModelInferResponse response;
-  EXPECT_TRUE(
-      Inference::NewStub(server.NewChannel())->ModelInfer(&context, request, &response).ok());
-  return response;
 }
 
 TEST(InferStreamTest, AnswersInOrderWithTheBitsOfModelInferAndGoesOnAfterErrors) {
@@ -77,7 +59,8 @@ TEST(InferStreamTest, AnswersInOrderWithTheBitsOfModelInferAndGoesOnAfterErrors)
     } else {
       EXPECT_EQ(response->error_message(), "");
       EXPECT_TRUE(response->infer_response().parameters().at("triton_final_response").bool_param());
-      const auto wanted = Infer(server, requests[static_cast<std::size_t>(i)]);
+      inference::ModelInferResponse wanted;
+      ASSERT_TRUE(Infer(server, requests[static_cast<std::size_t>(i)], &wanted).ok());
       EXPECT_TRUE(response->infer_response().raw_output_contents(0) ==
                   wanted.raw_output_contents(0));
     }
@@ -181,4 +164,4 @@ TEST(InferStreamTest, AnEmptyStreamEndsWell) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

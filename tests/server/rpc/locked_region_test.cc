@@ -4,28 +4,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "tests/server/rpc/region_fixture.h"
 #include "tests/support/fake_page_locker.h"
 #include "tests/support/temp_repository.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::FakePageLocker;
 using ::testing::HasSubstr;
-using testing::kTensorBytes;
-using testing::SharedFile;
-using testing::TestServerOptions;
-using testing::ToNormalize;
 using Code = grpc::StatusCode;
 
 // Before the server, so that it outlives it.
@@ -35,7 +28,7 @@ struct WithPageLocker {
 
 // Batches of up to so many bytes are computed through the link; others are copied.
 class LockedRegionTest : public WithPageLocker,
-                         public testing::RegionFixture,
+                         public RegionFixture,
                          public ::testing::WithParamInterface<std::size_t> {
  protected:
   LockedRegionTest() : RegionFixture(WithDevices(locker_)) {}
@@ -65,10 +58,7 @@ class LockedRegionTest : public WithPageLocker,
     EXPECT_EQ(LockedBytes(), locked + kFileBytes);
   }
   v1::SharedMemoryInfo Listed() {
-    grpc::ClientContext context;
-    v1::ListSharedMemoryResponse response;
-    const grpc::Status status = server_.stub().ListSharedMemory(&context, {}, &response);
-    EXPECT_TRUE(status.ok()) << status.error_message();
+    const v1::ListSharedMemoryResponse response = List();
     return response.regions_size() == 1 ? response.regions(0) : v1::SharedMemoryInfo();
   }
 };
@@ -147,7 +137,7 @@ TEST_P(LockedRegionTest, BesideMessagesAndOtherRegions) {
     ASSERT_TRUE(Infer(InRegions({x}, {y, kY})).ok());
     EXPECT_EQ(OutputIn(to, kY), expected) << x << " to " << y;
   }
-  inference::ModelInferRequest from_message = testing::ToInfer(Plain());
+  inference::ModelInferRequest from_message = ToInfer(Plain());
   auto& y = *from_message.add_outputs();
   y.set_name("y");
   Place({"r", kY}, &y);
@@ -179,17 +169,12 @@ TEST_P(LockedRegionTest, UnregisteredWhileInUseItIsUnlockedBehindItsRequests) {
   const std::string expected = Expected(Plain());
   WriteInput(file_, Plain());
   RegisterAndLock(file_);
-  server_.gate().Close();
-  grpc::Status status;
-  std::thread call([&] { status = Infer(InRegions({}, {"r", kY})); });
-  server_.gate().WaitForStalled(1);
+  StalledInfer call(*this, InRegions({}, {"r", kY}));
   EXPECT_TRUE(Unregister("r", "finish").ok());
   EXPECT_EQ(locker_.unlocks(), 0);
-  server_.gate().Open();
-  call.join();
-  EXPECT_TRUE(status.ok()) << status.error_message();
+  call.FinishOk();
   EXPECT_EQ(OutputIn(file_, kY), expected);
-  while (server_.Metric("normd_shared_regions{kind=\"named\"}") != 0) std::this_thread::yield();
+  while (NamedRegions() != 0) std::this_thread::yield();
   EXPECT_EQ(locker_.unlocks(), 1);
   EXPECT_EQ(LockedBytes(), 0);
 }
@@ -203,14 +188,10 @@ TEST_P(LockedRegionTest, UnregisteringWaitsUntilItIsUnlocked) {
 
 TEST_P(LockedRegionTest, ShrunkWhileInUse) {
   RegisterAndLock(file_);
-  server_.gate().Close();
-  grpc::Status status;
-  std::thread call([&] { status = Infer(InRegions({}, {"r", kY})); });
-  server_.gate().WaitForStalled(1);
+  StalledInfer call(*this, InRegions({}, {"r", kY}));
   // Behind the tensors: nobody touches what is gone.
   file_.Resize(kFileBytes - 1);
-  server_.gate().Open();
-  call.join();
+  const grpc::Status status = call.Finish();
   EXPECT_EQ(status.error_code(), Code::FAILED_PRECONDITION) << status.error_message();
   EXPECT_THAT(status.error_message(), HasSubstr("its memory was taken away"));
   file_.Resize(kFileBytes);
@@ -267,4 +248,4 @@ INSTANTIATE_TEST_SUITE_P(ThroughTheLinkAndCopied, LockedRegionTest,
                          });
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

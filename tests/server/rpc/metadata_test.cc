@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <string>
 
@@ -12,24 +11,12 @@
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
-#include "tests/server/rpc/unary_call.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::AllOf;
-using testing::CheckHealth;
-using testing::Ending;
 using ::testing::HasSubstr;
-using testing::Health;
-using testing::kNormalize;
-using testing::MakeCall;
-using testing::MakeRequest;
-using testing::PathOf;
-using testing::ServicesOf;
-using testing::StreamClient;
-using testing::TestServer;
-using testing::WireFor;
 using Code = grpc::StatusCode;
 
 constexpr std::int64_t kMaxBytes = 16 << 10;  // The default.
@@ -137,4 +124,4 @@ TEST(MetadataTest, CountsAsDelivered) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -4,10 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <limits>
-#include <string>
 #include <thread>
 
 #include "absl/time/clock.h"
@@ -16,26 +14,16 @@
 #include "tests/server/rpc/infer_requests.h"
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/test_server.h"
-#include "tests/server/rpc/unary_call.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::AllOf;
-using testing::AsyncCall;
 using ::testing::HasSubstr;
-using testing::MakeRequest;
-using testing::Normalize;
-using testing::Pushback;
-using testing::TestServer;
-using testing::TestServerOptions;
-using testing::ToInfer;
 
 TEST(NormServiceQueueTest, EndsARequestThatExpiresInTheQueueWithoutComputingIt) {
   TestServer server;
-  server.gate().Close();
-  AsyncCall first(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
-  server.gate().WaitForStalled(1);
+  StalledCall first(server, MakeRequest("instance_norm_64", {1, 64, 16}));
   const double held_by_first = server.Metric("normd_inflight_bytes");
 
   grpc::ClientContext context;
@@ -56,9 +44,7 @@ TEST(NormServiceQueueTest, EndsARequestThatExpiresInTheQueueWithoutComputingIt) 
 
 TEST(NormServiceQueueTest, EndsARequestAtItsQueueTimeoutWhileTheLaneIsBusy) {
   TestServer server;
-  server.gate().Close();
-  AsyncCall first(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
-  server.gate().WaitForStalled(1);
+  StalledCall first(server, MakeRequest("instance_norm_64", {1, 64, 16}));
 
   v1::NormalizeRequest request = MakeRequest("instance_norm_64", {1, 64, 16});
   request.set_queue_timeout_ns(1'000'000);
@@ -66,10 +52,7 @@ TEST(NormServiceQueueTest, EndsARequestAtItsQueueTimeoutWhileTheLaneIsBusy) {
   EXPECT_EQ(late.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(late.error_message(), HasSubstr("queue_timeout_ns: no lane was free for 1000000 ns"));
   // In the words of the other protocol, which has it in microseconds.
-  grpc::ClientContext context;
-  inference::ModelInferResponse unused;
-  const auto infer = inference::GRPCInferenceService::NewStub(server.NewChannel());
-  const grpc::Status as_parameter = infer->ModelInfer(&context, ToInfer(request), &unused);
+  const grpc::Status as_parameter = Infer(server, ToInfer(request));
   EXPECT_EQ(as_parameter.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(as_parameter.error_message(),
               HasSubstr("parameters[\"timeout\"]: no lane was free for 1000 us"));
@@ -83,9 +66,7 @@ TEST(NormServiceQueueTest, ComputesAHigherPriorityFirst) {
   TestServerOptions options;
   options.queue.limits.max_rows = 64;  // One request.
   TestServer server(options);
-  server.gate().Close();
-  AsyncCall first(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
-  server.gate().WaitForStalled(1);
+  StalledCall first(server, MakeRequest("instance_norm_64", {1, 64, 16}));
   v1::NormalizeRequest request = MakeRequest("instance_norm_64", {1, 64, 16});
   request.set_priority(v1::PRIORITY_LOW);
   AsyncCall low(server.stub(), request);
@@ -101,9 +82,7 @@ TEST(NormServiceQueueTest, ComputesAHigherPriorityFirst) {
 
 TEST(NormServiceQueueTest, TakesACancelledRequestOutOfTheQueue) {
   TestServer server;
-  server.gate().Close();
-  AsyncCall first(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
-  server.gate().WaitForStalled(1);
+  StalledCall first(server, MakeRequest("instance_norm_64", {1, 64, 16}));
 
   {
     AsyncCall second(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
@@ -138,9 +117,7 @@ TEST(NormServiceQueueTest, RefusesWithARetryHintWhenTheQueueIsFull) {
   TestServerOptions options;
   options.queue.max_queue_requests = 1;
   TestServer server(options);
-  server.gate().Close();
-  AsyncCall taken(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
-  server.gate().WaitForStalled(1);
+  StalledCall taken(server, MakeRequest("instance_norm_64", {1, 64, 16}));
   AsyncCall waiting(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
   while (server.queue().waiting_requests() == 0) std::this_thread::yield();
 
@@ -160,9 +137,7 @@ TEST(NormServiceQueueTest, RefusesWithARetryHintWhenTheByteBudgetIsSpent) {
   TestServerOptions options;
   options.admission.max_inflight_bytes = 3 * 64 * 16 * 4;
   TestServer server(options);
-  server.gate().Close();
-  AsyncCall taken(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
-  server.gate().WaitForStalled(1);
+  StalledCall taken(server, MakeRequest("instance_norm_64", {1, 64, 16}));
   AsyncCall refused(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
   EXPECT_EQ(refused.Wait().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.status.error_message(), AllOf(HasSubstr("8192"), HasSubstr("4096")));
@@ -175,4 +150,4 @@ TEST(NormServiceQueueTest, RefusesWithARetryHintWhenTheByteBudgetIsSpent) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -7,8 +7,6 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <cstdint>
-#include <functional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,179 +16,15 @@
 #include "base/descriptor.h"
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/test_server.h"
-#include "tests/server/rpc/unary_call.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::MakeRequest;
-using testing::Normalize;
-using testing::RawCall;
-using testing::TestServer;
-using testing::TestServerOptions;
 
 constexpr char kNormalize[] = "/normd.v1.NormService/Normalize";
 
-struct BadInput {
-  std::string name;
-  std::function<void(v1::NormalizeRequest&)> change;  // To a valid request, [2, 64, 4, 4].
-  grpc::StatusCode code;
-  std::vector<std::string> message;  // What it must contain.
-};
-
-void SetShape(v1::NormalizeRequest& request, const std::vector<std::int64_t>& shape) {
-  request.mutable_inputs(0)->mutable_shape()->Assign(shape.begin(), shape.end());
-}
-
-constexpr std::int64_t kHuge = std::int64_t{1} << 62;
 constexpr auto kInvalid = grpc::StatusCode::INVALID_ARGUMENT;
-constexpr auto kNotFound = grpc::StatusCode::NOT_FOUND;
-
-std::vector<BadInput> BadTensors() {
-  auto shape = [](std::vector<std::int64_t> dims) {
-    return [dims](v1::NormalizeRequest& r) { SetShape(r, dims); };
-  };
-  return {
-      {"UnknownPriority",
-       [](auto& r) { r.set_priority(static_cast<v1::Priority>(4)); },
-       kInvalid,
-       {"priority: 4, wanted from 0 to 3"}},
-      {"NegativeQueueTimeout",
-       [](auto& r) { r.set_queue_timeout_ns(-1); },
-       kInvalid,
-       {"queue_timeout_ns: -1, wanted 0 or more"}},
-      {"RankZero", shape({}), kInvalid, {"shape: []", "at least 2"}},
-      {"RankOne", shape({64}), kInvalid, {"shape: [64]", "at least 2"}},
-      {"TooManyDimensions",
-       shape(std::vector<std::int64_t>(17, 1)),
-       kInvalid,
-       {"shape", "most 16"}},
-      {"NegativeDimension", shape({2, 64, -4, 4}), kInvalid, {"shape[2]: -4"}},
-      {"ZeroDimension", shape({2, 64, 0, 4}), kInvalid, {"shape[2]: 0", "at least 1"}},
-      {"ZeroChannels", shape({2, 0, 4, 4}), kInvalid, {"shape[1]: 0"}},
-      {"HugeDimension", shape({kHuge, 64}), kInvalid, {"shape", "2^63 elements"}},
-      {"HugeDimensions", shape({2, 64, kHuge, kHuge}), kInvalid, {"shape", "2^63"}},
-      {"HugeBytes", shape({kHuge / 64, 64}), kInvalid, {"shape", "2^63 bytes"}},
-      {"HugeDimensionBesideZero", shape({0, 64, kHuge, 4}), kInvalid, {"shape", "2^63"}},
-      {"WrongChannels", shape({2, 63, 4, 4}), kInvalid, {"shape[1]: 63 channels", "wanted 64"}},
-      {"TooFewBytes",
-       [](v1::NormalizeRequest& r) { r.mutable_inputs(0)->mutable_data()->pop_back(); },
-       kInvalid,
-       {"data: 8191 bytes, wanted 8192", "[2, 64, 4, 4]", "float32"}},
-      {"TooManyBytes",
-       [](v1::NormalizeRequest& r) { r.mutable_inputs(0)->mutable_data()->append("x"); },
-       kInvalid,
-       {"data: 8193 bytes, wanted 8192"}},
-      {"NoData",
-       [](v1::NormalizeRequest& r) { r.mutable_inputs(0)->clear_data(); },
-       kInvalid,
-       {"data: 0 bytes, wanted 8192"}},
-      {"DataOfAnEmptyTensor", shape({0, 64, 4, 4}), kInvalid, {"data: 8192 bytes, wanted 0"}},
-      {"NoDtype",
-       [](v1::NormalizeRequest& r) { r.mutable_inputs(0)->clear_dtype(); },
-       kInvalid,
-       {"dtype", "wanted FLOAT32"}},
-      {"UnknownDtype",
-       [](v1::NormalizeRequest& r) { r.mutable_inputs(0)->set_dtype(v1::DataType(99)); },
-       kInvalid,
-       {"dtype: 99", "wanted FLOAT32"}},
-      {"DtypeTheModelRefuses",
-       [](v1::NormalizeRequest& r) {
-         r.set_model("group_norm_320_32_silu_last");
-         r.mutable_inputs(0)->set_dtype(v1::FLOAT64);
-       },
-       kInvalid,
-       {"dtype: FLOAT64", "FLOAT16"}},
-  };
-}
-
-std::vector<BadInput> BadNames() {
-  return {
-      {"NoInput", [](v1::NormalizeRequest& r) { r.clear_inputs(); }, kInvalid, {"inputs: none"}},
-      {"TwoInputsOfOneName",
-       [](v1::NormalizeRequest& r) {
-         r.mutable_inputs(0)->set_name("x");
-         *r.add_inputs() = r.inputs(0);
-       },
-       kInvalid,
-       {"inputs[1].name: \"x\" twice"}},
-      {"ASecondInputThatTheModelDoesNotTake",
-       [](v1::NormalizeRequest& r) {
-         r.mutable_inputs(0)->set_name("x");
-         r.add_inputs()->set_name("y");
-       },
-       kInvalid,
-       {"inputs[1].name: \"y\", wanted \"x\""}},
-      {"TwoInputsWithoutNames",
-       [](v1::NormalizeRequest& r) { *r.add_inputs() = r.inputs(0); },
-       kInvalid,
-       {"inputs[0].name: \"\", wanted \"x\""}},
-      {"ThreeInputs",
-       [](v1::NormalizeRequest& r) {
-         r.mutable_inputs(0)->set_name("x");
-         r.add_inputs()->set_name("x");
-         r.add_inputs()->set_name("z");
-       },
-       kInvalid,
-       {"inputs[2].name: \"z\", wanted \"x\""}},
-      {"MoreInputsThanAnyModelTakes",
-       [](v1::NormalizeRequest& r) {
-         for (int i = 0; i < 32; ++i) r.add_inputs();
-       },
-       kInvalid,
-       {"inputs: more than 32, wanted at most 32"}},
-      {"UnknownInput",
-       [](v1::NormalizeRequest& r) { r.mutable_inputs(0)->set_name("q"); },
-       kInvalid,
-       {"inputs[0].name: \"q\", wanted \"x\""}},
-      {"UnknownModel",
-       [](v1::NormalizeRequest& r) { r.set_model("nothing"); },
-       kNotFound,
-       {"model: nothing"}},
-      {"UnknownVersion", [](v1::NormalizeRequest& r) { r.set_version(7); }, kNotFound, {"7"}},
-      {"NegativeVersion",
-       [](v1::NormalizeRequest& r) { r.set_version(-1); },
-       kInvalid,
-       {"version: -1"}},
-      {"NoModel", [](v1::NormalizeRequest& r) { r.clear_model(); }, kInvalid, {"model: \"\""}},
-      {"ModelThatIsAPath",
-       [](v1::NormalizeRequest& r) { r.set_model("../x"); },
-       kInvalid,
-       {"model: \"../x\"", "letters"}},
-      {"ModelWithANewline",
-       [](v1::NormalizeRequest& r) { r.set_model("a\nb"); },
-       kInvalid,
-       {"model: \"a\\nb\""}},
-      {"LongModel",
-       [](v1::NormalizeRequest& r) { r.set_model(std::string(5000, 'm')); },
-       kInvalid,
-       {"model: 5000 bytes", "at most 128"}},
-  };
-}
-
-std::vector<BadInput> BadInputs() {
-  std::vector<BadInput> all = BadTensors();
-  for (BadInput& bad : BadNames()) all.push_back(std::move(bad));
-  return all;
-}
-
-// One server for all of them: that it answers the last as the first is part of the promise.
-// One server for all of them: that it answers the last as the first is part of the promise.
-TEST(NormServiceRefusalTest, RefusesEachBadInputWithItsErrorAndGoesOn) {
-  TestServer server;
-  for (const BadInput& bad : BadInputs()) {
-    SCOPED_TRACE(bad.name);
-    v1::NormalizeRequest request = MakeRequest("instance_norm_64", {2, 64, 4, 4});
-    bad.change(request);
-    const grpc::Status status = Normalize(server, request);
-    EXPECT_EQ(status.error_code(), bad.code) << status.error_message();
-    for (const std::string& part : bad.message) {
-      EXPECT_THAT(status.error_message(), HasSubstr(part));
-    }
-    EXPECT_TRUE(Normalize(server, MakeRequest("instance_norm_64", {2, 64, 4, 4})).ok());
-  }
-}
 
 TEST(NormServiceRefusalTest, RefusesATruncatedMessageAtEveryOffset) {
   TestServer server;
@@ -351,4 +185,4 @@ TEST(NormServiceRefusalTest, ACutMessageIsRefusedUnlessItsClientHasLeft) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

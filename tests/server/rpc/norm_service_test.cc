@@ -1,35 +1,26 @@
 #include "server/rpc/norm_service.h"
-#include "operations/kernel_program.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/retry_after.h"
-#include "kernels/reference.h"
+#include "tests/server/rpc/judged_outputs.h"
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/test_server.h"
-#include "tests/server/rpc/unary_call.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::AsyncCall;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::MakeRequest;
-using testing::Normalize;
 using ::testing::Not;
-using testing::Pushback;
-using testing::TestServer;
-using testing::TestServerOptions;
 
 TEST(NormServiceTest, AnswersWithTheNormAndTheStagesAndTheBatch) {
   TestServer server;
@@ -52,22 +43,7 @@ TEST(NormServiceTest, AnswersWithTheNormAndTheStagesAndTheBatch) {
   EXPECT_EQ(output.dtype(), v1::FLOAT32);
   EXPECT_THAT(output.shape(), ElementsAre(2, 64, 5, 7));
 
-  const auto model = server.registry().Find("group_norm_64_8", 0);
-  ASSERT_TRUE(model.ok());
-  const std::size_t elements = 2 * 64 * 5 * 7;
-  ASSERT_EQ(output.data().size(), elements * sizeof(float));
-  std::vector<double> expected(elements);
-  std::vector<float> x(elements);
-  std::memcpy(x.data(), request.inputs(0).data().data(), elements * sizeof(float));
-  const auto& program = std::get<NormProgram>((*model)->program());
-  ASSERT_TRUE(norm::NormalizeReference(program.Spec(norm::DType::kFloat32), program.params,
-                                       {x.data(), nullptr, 2, 35}, expected.data())
-                  .ok());
-  for (std::size_t i = 0; i < elements; ++i) {
-    float y = 0;
-    std::memcpy(&y, output.data().data() + i * sizeof(float), sizeof(float));
-    ASSERT_NEAR(y, expected[i], 1e-5) << i;
-  }
+  ExpectRight(server, request, response);
 }
 
 TEST(NormServiceTest, AnswersAnEmptyTensorWithAnEmptyTensor) {
@@ -154,9 +130,7 @@ TEST(NormServiceTest, ComputesOnTheThreadThatReceivedWhatIsSmallWithTheSameBits)
 
 TEST(NormServiceTest, FinishesARequestOnTheModelThatIsUnloadedMeanwhile) {
   TestServer server;
-  server.gate().Close();
-  AsyncCall call(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
-  server.gate().WaitForStalled(1);
+  StalledCall call(server, MakeRequest("instance_norm_64", {1, 64, 16}));
 
   grpc::ClientContext context;
   v1::UnloadModelRequest request;
@@ -218,4 +192,4 @@ TEST(NormServiceTest, CountsEachCallWithItsCodeAndItsBytes) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -3,13 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <chrono>
-#include <map>
-#include <memory>
-#include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -20,15 +15,13 @@
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using nlohmann::json;
 using std::chrono::milliseconds;
-using testing::MakeRequest;
+using ::testing::HasSubstr;
 using ::testing::StartsWith;
-using testing::TestServer;
-using testing::TestServerOptions;
 
 constexpr char kTraceParent[] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
@@ -131,12 +124,6 @@ grpc::Status Normalize(TestServer& server, const v1::NormalizeRequest& request,
   return server.stub().Normalize(&context, request, &response);
 }
 
-std::string Trailing(const grpc::ClientContext& context, const std::string& key) {
-  const auto& metadata = context.GetServerTrailingMetadata();
-  const auto found = metadata.find(key);
-  return found == metadata.end() ? "" : std::string(found->second.data(), found->second.size());
-}
-
 TEST(ObservabilityTest, EveryResponseRepeatsTheIdsOfItsRequest) {
   TestServer server;
   for (const char* model : {"instance_norm_64", "no_such_model"}) {
@@ -210,7 +197,7 @@ TEST(ObservabilityTest, AStreamHasOneLineWithTheSumsOfItsPieces) {
   options.request_log = &log;
   options.accept.stream.piece_bytes = 4096;
   TestServer server(options);
-  const testing::StreamResult result = testing::NormalizeInChunks(
+  const StreamResult result = NormalizeInChunks(
       server.stub(), MakeRequest("layer_norm_1024", {9, 1024}), [] { return std::size_t{5000}; });
   ASSERT_TRUE(result.status.ok()) << result.status.error_message();
   server.WaitIdle();
@@ -280,4 +267,4 @@ TEST(ObservabilityTest, NothingThatClientsSendMakesSeries) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

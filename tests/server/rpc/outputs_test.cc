@@ -11,11 +11,9 @@
 #include <random>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/tensor/stream_order.h"
 #include "google/protobuf/text_format.h"
 #include "inference/grpc_service.grpc.pb.h"
 #include "kernels/reference.h"
@@ -23,98 +21,63 @@
 #include "tests/server/rpc/judged_outputs.h"
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
-#include "tests/support/temp_repository.h"
 #include "tests/support/tensor.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::AsyncCall;
-using testing::CopyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::JudgeOutputs;
-using testing::MakeRequest;
-using testing::NormalizeInChunks;
-using testing::SpecOf;
-using testing::StreamClient;
-using testing::StreamResult;
-using testing::TestServer;
-using testing::TestServerOptions;
-using testing::ToInfer;
 using Names = std::vector<std::string>;
 
 struct Case {
   std::string name;
   std::string config;
   std::vector<std::int64_t> shape;
+  Names all;
+  Names by_default = {""};
   bool residual = false;
   std::int64_t styles = 0;  // Above 0: style_index is an input.
-  Names by_default;
-  Names all;
 };
 
 std::vector<Case> Cases() {
+  const Names moments = {"y", "mean", "rstd"};
   return {
-      {"layer_norm",
-       "layer_norm { normalized_shape: 256 affine: false }",
-       {5, 7, 256},
-       false,
-       0,
-       {""},
-       {"y", "mean", "rstd"}},
+      {"layer_norm", "layer_norm { normalized_shape: 256 affine: false }", {5, 7, 256}, moments},
       {"channels",
        "layer_norm { normalized_shape: 24 axes: 1 affine: false }",
        {6, 24, 5, 3},
-       false,
-       0,
-       {""},
-       {"y", "mean", "rstd"}},
+       moments},
       {"axes_apart",
        "layer_norm { normalized_shape: [24, 3] axes: [1, 3] affine: false }",
        {6, 24, 5, 3},
-       false,
-       0,
-       {""},
-       {"y", "mean", "rstd"}},
-      {"group_norm",
-       "group_norm { channels: 24 groups: 4 affine: false }",
-       {6, 24, 5, 3},
-       false,
-       0,
-       {""},
-       {"y", "mean", "rstd"}},
+       moments},
+      {"group_norm", "group_norm { channels: 24 groups: 4 affine: false }", {6, 24, 5, 3}, moments},
       {"rows_to_float8",
        "rms_norm { normalized_shape: 256 affine: false } "
        "quantization { dtype: FLOAT8_E4M3 scales: PER_ROW }",
        {5, 7, 256},
-       false,
-       0,
-       {"y", "y_scale"},
-       {"y", "y_scale", "rstd"}},
+       {"y", "y_scale", "rstd"},
+       {"y", "y_scale"}},
       {"blocks_to_int8",
        "add_rms_norm { normalized_shape: 300 affine: false } "
        "quantization { dtype: INT8 scales: PER_BLOCK }",
        {35, 300},
-       true,
-       0,
+       {"y", "residual_out", "y_scale", "rstd"},
        {"y", "residual_out", "y_scale"},
-       {"y", "residual_out", "y_scale", "rstd"}},
+       true},
       {"tensor_to_int8",
        "group_norm { channels: 24 groups: 4 affine: false } activation: SILU layout: CHANNELS_LAST "
        "quantization { dtype: INT8 scale: 0.03 }",
        {6, 5, 3, 24},
-       false,
-       0,
-       {""},
-       {"y", "mean", "rstd"}},
+       moments},
       {"styles",
        "conditional_instance_norm { channels: 24 styles: 5 by_index: true }",
        {6, 24, 5, 3},
-       false,
-       5,
+       moments,
        {""},
-       {"y", "mean", "rstd"}},
+       false,
+       5},
   };
 }
 
@@ -131,34 +94,14 @@ void LoadCase(TestServer& server, const Case& one) {
     }
     parameters["weight"] = weight;
   }
-  test::WriteModel(server.repository(), one.name, config, parameters);
-  grpc::ClientContext context;
-  v1::LoadModelRequest request;
-  request.set_model(one.name);
-  v1::LoadModelResponse response;
-  const grpc::Status status = server.stub().LoadModel(&context, request, &response);
-  ASSERT_TRUE(status.ok()) << status.error_message();
+  AddModel(server, one.name, config, parameters);
 }
 
 v1::NormalizeRequest MakeRequestFor(const Case& one, const Names& outputs,
                                     v1::DataType dtype = v1::FLOAT32) {
-  v1::NormalizeRequest request = MakeRequest(one.name, one.shape, 1);
-  request.mutable_inputs(0)->set_name("x");
-  if (one.residual) {
-    *request.add_inputs() = MakeRequest(one.name, one.shape, 2).inputs(0);
-    request.mutable_inputs(1)->set_name("residual");
-  }
-  for (v1::Tensor& input : *request.mutable_inputs()) {
-    const auto kernel = static_cast<norm::DType>(dtype);
-    const auto count = static_cast<std::int64_t>(input.data().size() / sizeof(float));
-    std::string data(static_cast<std::size_t>(count) * norm::SizeOf(kernel), '\0');
-    for (std::int64_t i = 0; i < count; ++i) {
-      norm::StoreElement(kernel, data.data(), i,
-                         norm::LoadElement(norm::DType::kFloat32, input.data().data(), i));
-    }
-    input.set_dtype(dtype);
-    input.set_data(std::move(data));
-  }
+  v1::NormalizeRequest request =
+      MakeRequest(one.name, one.shape, one.residual ? Names{"x", "residual"} : Names{"x"});
+  ConvertInputs(request, dtype);
   if (one.styles > 0) {
     v1::Tensor& index = *request.add_inputs();
     index.set_name("style_index");
@@ -175,23 +118,10 @@ v1::NormalizeRequest MakeRequestFor(const Case& one, const Names& outputs,
   return request;
 }
 
-v1::NormalizeResponse Unary(TestServer& server, const v1::NormalizeRequest& request) {
-  grpc::ClientContext context;
-  v1::NormalizeResponse response;
-  const grpc::Status status = server.stub().Normalize(&context, request, &response);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  return response;
-}
-
 Names NamesOf(const v1::NormalizeResponse& response) {
   Names names;
   for (const v1::Tensor& output : response.outputs()) names.push_back(output.name());
   return names;
-}
-
-void ExpectRight(TestServer& server, const v1::NormalizeRequest& request,
-                 const v1::NormalizeResponse& response) {
-  EXPECT_EQ(JudgeOutputs(server, request, response).status(), absl::OkStatus());
 }
 
 class OutputsTest : public ::testing::Test {
@@ -214,11 +144,11 @@ TEST_F(OutputsTest, ComeUnaskedOrWhereTheRequestNamesThem) {
     for (const v1::DataType dtype : {v1::FLOAT32, v1::FLOAT64, v1::FLOAT16, v1::BFLOAT16}) {
       SCOPED_TRACE(absl::StrCat(one.name, " ", v1::DataType_Name(dtype)));
       const v1::NormalizeRequest unasked = MakeRequestFor(one, {}, dtype);
-      const v1::NormalizeResponse plain = Unary(server_, unasked);
+      const v1::NormalizeResponse plain = Normalized(server_, unasked);
       EXPECT_EQ(NamesOf(plain), one.by_default);
       ExpectRight(server_, unasked, plain);
       const v1::NormalizeRequest asked = MakeRequestFor(one, one.all, dtype);
-      const v1::NormalizeResponse whole = Unary(server_, asked);
+      const v1::NormalizeResponse whole = Normalized(server_, asked);
       EXPECT_EQ(NamesOf(whole), one.all);
       ExpectRight(server_, asked, whole);
       EXPECT_EQ(whole.outputs(0).data(), plain.outputs(0).data());
@@ -226,11 +156,11 @@ TEST_F(OutputsTest, ComeUnaskedOrWhereTheRequestNamesThem) {
       EXPECT_EQ(whole.outputs(whole.outputs_size() - 1).dtype(), statistics);
       // One alone, in whatever order others would come.
       const v1::NormalizeRequest last = MakeRequestFor(one, {one.all.back()}, dtype);
-      const v1::NormalizeResponse alone = Unary(server_, last);
+      const v1::NormalizeResponse alone = Normalized(server_, last);
       ASSERT_EQ(NamesOf(alone), Names{one.all.back()});
       EXPECT_EQ(alone.outputs(0).data(), whole.outputs(whole.outputs_size() - 1).data());
       Names reversed(one.all.rbegin(), one.all.rend());
-      EXPECT_EQ(NamesOf(Unary(server_, MakeRequestFor(one, reversed, dtype))), one.all);
+      EXPECT_EQ(NamesOf(Normalized(server_, MakeRequestFor(one, reversed, dtype))), one.all);
     }
   }
 }
@@ -240,7 +170,7 @@ TEST_F(OutputsTest, EveryChunkingOfAStreamGivesTheBitsOfTheUnaryCall) {
   for (const Case& one : Cases()) {
     for (const Names& outputs : {Names(), one.all, Names{one.all.back()}}) {
       const v1::NormalizeRequest request = MakeRequestFor(one, outputs, v1::BFLOAT16);
-      const v1::NormalizeResponse wanted = Unary(server_, request);
+      const v1::NormalizeResponse wanted = Normalized(server_, request);
       for (const std::size_t most : {std::size_t{30}, std::size_t{5000}}) {
         SCOPED_TRACE(absl::StrCat(one.name, ", ", outputs.size(), " outputs, chunks of ", most));
         // The outer dimensions of rows are samples; those of images are not.
@@ -255,23 +185,9 @@ TEST_F(OutputsTest, EveryChunkingOfAStreamGivesTheBitsOfTheUnaryCall) {
         const StreamResult result =
             NormalizeInChunks(server_.stub(), sent, [&] { return random() % most + 1; });
         ASSERT_TRUE(result.status.ok()) << result.status.error_message();
-        ASSERT_TRUE(result.header.has_value() && result.trailer.has_value());
         EXPECT_GT(result.trailer->pieces(), 1);
         EXPECT_EQ(result.trailer->bytes(), static_cast<std::int64_t>(result.data.size()));
-        ASSERT_EQ(result.header->outputs_size(), wanted.outputs_size());
-        std::vector<client::TensorSpec> specs;
-        for (const v1::Tensor& output : result.header->outputs()) specs.push_back(SpecOf(output));
-        const auto split = client::SplitStream(
-            specs,
-            absl::MakeConstSpan(reinterpret_cast<const std::byte*>(result.data.data()),
-                                result.data.size()),
-            result.header->samples());
-        ASSERT_TRUE(split.ok()) << split.status();
-        for (int i = 0; i < wanted.outputs_size(); ++i) {
-          EXPECT_EQ(specs[static_cast<std::size_t>(i)].name, wanted.outputs(i).name());
-          const client::Tensor whole = CopyOf(wanted.outputs(i));
-          EXPECT_TRUE(split->at(static_cast<std::size_t>(i)).bytes() == whole.bytes()) << i;
-        }
+        ExpectStreamed(result, wanted);
       }
     }
   }
@@ -293,7 +209,7 @@ TEST_F(OutputsTest, AStreamOfAxesApartIsCutBetweenSamplesAlone) {
       NormalizeInChunks(server_.stub(), request, [] { return std::size_t{700}; });
   ASSERT_TRUE(result.status.ok()) << result.status.error_message();
   EXPECT_EQ(result.trailer->pieces(), 4);
-  EXPECT_TRUE(result.data == Unary(server_, request).outputs(0).data());
+  EXPECT_TRUE(result.data == Normalized(server_, request).outputs(0).data());
 }
 
 TEST_F(OutputsTest, ASampleOfAxesApartThatTheWindowCannotHoldIsRefusedWithTheWindowItNeeds) {
@@ -317,7 +233,7 @@ TEST_F(OutputsTest, ASampleOfAxesApartThatTheWindowCannotHoldIsRefusedWithTheWin
   const StreamResult result = run(server);
   ASSERT_TRUE(result.status.ok()) << result.status.error_message();
   EXPECT_EQ(result.trailer->pieces(), 2);
-  EXPECT_TRUE(result.data == Unary(server, request).outputs(0).data());
+  EXPECT_TRUE(result.data == Normalized(server, request).outputs(0).data());
 }
 
 // A batch of requests that ask for different outputs: each gets what it asked for, with the bits
@@ -327,7 +243,8 @@ TEST_F(OutputsTest, RequestsThatAskForDifferentOutputsShareABatch) {
     SCOPED_TRACE(one.name);
     const std::vector<Names> asked = {{}, one.all, {one.all.back()}};
     std::vector<v1::NormalizeResponse> alone;
-    for (const Names& names : asked) alone.push_back(Unary(server_, MakeRequestFor(one, names)));
+    for (const Names& names : asked)
+      alone.push_back(Normalized(server_, MakeRequestFor(one, names)));
     server_.gate().Close();
     std::vector<std::unique_ptr<AsyncCall>> calls;
     // The first stands before the gate; those that wait meanwhile become one batch.
@@ -352,15 +269,13 @@ TEST_F(OutputsTest, RequestsThatAskForDifferentOutputsShareABatch) {
 }
 
 TEST_F(OutputsTest, TheOpenInferenceProtocolHasThemToo) {
-  const auto stub = inference::GRPCInferenceService::NewStub(server_.NewChannel());
   for (const Case& one : Cases()) {
     for (const Names& outputs : {Names(), one.all, Names{one.all.back()}}) {
       SCOPED_TRACE(absl::StrCat(one.name, ", ", outputs.size(), " outputs"));
       const v1::NormalizeRequest request = MakeRequestFor(one, outputs);
-      const v1::NormalizeResponse wanted = Unary(server_, request);
-      grpc::ClientContext context;
+      const v1::NormalizeResponse wanted = Normalized(server_, request);
       inference::ModelInferResponse response;
-      const grpc::Status status = stub->ModelInfer(&context, ToInfer(request), &response);
+      const grpc::Status status = Infer(server_, ToInfer(request), &response);
       ASSERT_TRUE(status.ok()) << status.error_message();
       ASSERT_EQ(response.outputs_size(), wanted.outputs_size());
       for (int k = 0; k < wanted.outputs_size(); ++k) {
@@ -377,7 +292,6 @@ TEST_F(OutputsTest, TheOpenInferenceProtocolHasThemToo) {
 }
 
 TEST_F(OutputsTest, IndexesMayComeAsContents) {
-  const auto stub = inference::GRPCInferenceService::NewStub(server_.NewChannel());
   const Case one = Cases().back();
   const v1::NormalizeRequest request = MakeRequestFor(one, {});
   inference::ModelInferRequest infer = ToInfer(request);
@@ -391,18 +305,15 @@ TEST_F(OutputsTest, IndexesMayComeAsContents) {
     infer.mutable_inputs(1)->mutable_contents()->add_int64_contents(static_cast<std::int64_t>(
         norm::LoadElement(norm::DType::kInt64, request.inputs(1).data().data(), i)));
   }
-  const auto call = [&](inference::ModelInferResponse& response) {
-    grpc::ClientContext context;
-    return stub->ModelInfer(&context, infer, &response);
-  };
   inference::ModelInferResponse response;
-  ASSERT_TRUE(call(response).ok());
-  EXPECT_EQ(response.raw_output_contents(0), Unary(server_, request).outputs(0).data());
+  ASSERT_TRUE(Infer(server_, infer, &response).ok());
+  EXPECT_EQ(response.raw_output_contents(0), Normalized(server_, request).outputs(0).data());
   infer.mutable_inputs(1)->mutable_contents()->set_int64_contents(2, -7);
-  EXPECT_EQ(call(response).error_message(), "input \"style_index\": data[2]: -7, wanted 0 to 4");
+  EXPECT_EQ(Infer(server_, infer).error_message(),
+            "input \"style_index\": data[2]: -7, wanted 0 to 4");
   for (int i = 0; i < 70'000; ++i)
     infer.mutable_inputs(1)->mutable_contents()->add_int64_contents(1);
-  EXPECT_THAT(call(response).error_message(),
+  EXPECT_THAT(Infer(server_, infer).error_message(),
               HasSubstr("inputs[1].contents: more than 65536 in int64_contents"));
 }
 
@@ -471,4 +382,4 @@ TEST_F(OutputsTest, MetadataTellsWhatComesUnaskedInTheProtocolsTypes) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -13,7 +13,9 @@ grpc::ByteBuffer ToBuffer(const std::string& wire) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-std::string ToString(const grpc::ByteBuffer& buffer) {
+}  // namespace
+
+std::string BytesOf(const grpc::ByteBuffer& buffer) {
   std::vector<grpc::Slice> slices;
   std::string bytes;
   if (!buffer.Dump(&slices).ok()) return bytes;
@@ -22,8 +24,6 @@ std::string ToString(const grpc::ByteBuffer& buffer) {
   }
   return bytes;
 }
-
-}  // namespace
 
 grpc::Status RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                      const std::string& wire, std::string* answer) {
@@ -42,7 +42,7 @@ grpc::Status RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::s
                  });
   MutexLock lock(mutex);
   while (!status) ended.Wait(mutex);
-  if (answer != nullptr) *answer = ToString(response);
+  if (answer != nullptr) *answer = BytesOf(response);
   return *status;
 }
 
@@ -74,7 +74,7 @@ void RawStream::OnReadDone(bool ok) {
   if (!ok) return;
   {
     MutexLock lock(mutex_);
-    messages_.push_back(ToString(incoming_));
+    messages_.push_back(BytesOf(incoming_));
     changed_.SignalAll();
   }
   StartRead(&incoming_);

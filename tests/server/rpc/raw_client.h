@@ -15,6 +15,9 @@
 
 namespace normd::testing {
 
+// The bytes of a message; none if it cannot be read.
+std::string BytesOf(const grpc::ByteBuffer& buffer);
+
 // A unary call of `method` ("/package.Service/Method") with the message `wire`.
 grpc::Status RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                      const std::string& wire, std::string* answer = nullptr);

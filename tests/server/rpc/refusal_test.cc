@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,16 +20,10 @@
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::AsyncCall;
 using ::testing::HasSubstr;
-using testing::MakeRequest;
-using testing::StreamClient;
-using testing::TestServer;
-using testing::TestServerOptions;
-using testing::ToInfer;
 using Code = grpc::StatusCode;
 using Change = std::function<void(v1::NormalizeRequest&)>;
 
@@ -58,28 +52,17 @@ constexpr std::int64_t kHuge = std::int64_t{1} << 62;
 
 v1::NormalizeRequest OneInput() { return MakeRequest("instance_norm_64", {2, 64, 4, 4}); }
 
-v1::NormalizeRequest TwoInputs() {
-  v1::NormalizeRequest request = MakeRequest("fused_linear_512", {2, 512});
-  request.mutable_inputs(0)->set_name("x");
-  *request.add_inputs() = request.inputs(0);
-  request.mutable_inputs(1)->set_name("y");
-  return request;
-}
+v1::NormalizeRequest TwoInputs() { return MakeRequest("fused_linear_512", {2, 512}, {"x", "y"}); }
 
 v1::NormalizeRequest WithResidual() {
-  v1::NormalizeRequest request = MakeRequest("add_rms_norm_4096", {2, 4096});
-  request.mutable_inputs(0)->set_name("x");
-  *request.add_inputs() = request.inputs(0);
-  request.mutable_inputs(1)->set_name("residual");
-  return request;
+  return MakeRequest("add_rms_norm_4096", {2, 4096}, {"x", "residual"});
 }
 
 constexpr char kStyles[] = "styles_by_index";
 
 // One sample, so that a stream's order is that of the inputs.
 v1::NormalizeRequest WithIndex() {
-  v1::NormalizeRequest request = MakeRequest(kStyles, {1, 64, 4, 4});
-  request.mutable_inputs(0)->set_name("x");
+  v1::NormalizeRequest request = MakeRequest(kStyles, {1, 64, 4, 4}, {"x"});
   v1::Tensor& index = *request.add_inputs();
   index.set_name("style_index");
   index.set_dtype(v1::INT64);
@@ -88,14 +71,16 @@ v1::NormalizeRequest WithIndex() {
   return request;
 }
 
-void SetShape(v1::Tensor& input, const std::vector<std::int64_t>& shape) {
-  input.mutable_shape()->Assign(shape.begin(), shape.end());
-}
-
 // An input, which another fault may have removed.
 v1::Tensor& Input(v1::NormalizeRequest& request, int i) {
   while (request.inputs_size() <= i) request.add_inputs();
   return *request.mutable_inputs(i);
+}
+
+Change Shaped(int input, std::vector<std::int64_t> shape) {
+  return [=](v1::NormalizeRequest& request) {
+    Input(request, input).mutable_shape()->Assign(shape.begin(), shape.end());
+  };
 }
 
 // The names of outputs, in place of those that another fault may have set.
@@ -110,18 +95,19 @@ Change Wanted(std::vector<std::string> names) {
 std::vector<Fault> CommonFaults() {
   return {
       {"NoInput", Step::kDecode, "inputs: none", [](auto& r) { r.clear_inputs(); }},
-      {"ManyInputs", Step::kDecode, "inputs",
+      {"ManyInputs", Step::kDecode, "inputs: more than 32, wanted at most 32",
        [](auto& r) {
          for (int i = 0; i < 500; ++i) r.add_inputs();
        }},
-      {"TooManyDimensions", Step::kDecode, "shape: more than 16 dimensions",
-       [](auto& r) { SetShape(Input(r, 0), std::vector<std::int64_t>(17, 1)); }},
+      {"TooManyDimensions", Step::kDecode, "shape: more than 16 dimensions, wanted at most 16",
+       Shaped(0, std::vector<std::int64_t>(17, 1))},
       {"LongInputName", Step::kDecode, "inputs[0].name: 129 bytes, wanted at most 128",
        [](auto& r) { Input(r, 0).set_name(std::string(129, 'x')); }},
       {"LongModel", Step::kDecode, "model: 200 bytes, wanted at most 128",
        [](auto& r) { r.set_model(std::string(200, 'm')); }},
       {"NoModel", Step::kModel, "model: \"\"", [](auto& r) { r.clear_model(); }},
-      {"ModelThatIsAPath", Step::kModel, "model: \"../x\"", [](auto& r) { r.set_model("../x"); }},
+      {"ModelThatIsAPath", Step::kModel, "model: \"../x\", wanted 1 to 128 letters",
+       [](auto& r) { r.set_model("../x"); }},
       {"ModelWithANewline", Step::kModel, "model: \"a\\nb\"", [](auto& r) { r.set_model("a\nb"); }},
       {"UnknownModel", Step::kModel, "model: nothing", [](auto& r) { r.set_model("nothing"); },
        Code::NOT_FOUND},
@@ -132,18 +118,13 @@ std::vector<Fault> CommonFaults() {
       {"NegativeVersion", Step::kModel, "version: -1", [](auto& r) { r.set_version(-1); }},
       {"UnknownName", Step::kNames, "inputs[0].name: \"q\", wanted \"x\"",
        [](auto& r) { Input(r, 0).set_name("q"); }},
-      {"NoDtype", Step::kTypes, "dtype: missing", [](auto& r) { Input(r, 0).clear_dtype(); }},
+      {"NoDtype", Step::kTypes, "dtype: missing, wanted FLOAT32",
+       [](auto& r) { Input(r, 0).clear_dtype(); }},
       {"UnknownDtype", Step::kTypes, "dtype: 99 is unknown, wanted FLOAT32",
        [](auto& r) { Input(r, 0).set_dtype(v1::DataType(99)); }},
       {"RankZero", Step::kTypes, "shape: []", [](auto& r) { Input(r, 0).clear_shape(); }},
-      {"NegativeDimension", Step::kTypes, "shape[0]: -4",
-       [](auto& r) {
-         SetShape(Input(r, 0), {-4, 64});
-       }},
-      {"HugeDimensions", Step::kTypes, "2^63 elements",
-       [](auto& r) {
-         SetShape(Input(r, 0), {kHuge, 512});
-       }},
+      {"NegativeDimension", Step::kTypes, "shape[0]: -4", Shaped(0, {-4, 64})},
+      {"HugeDimensions", Step::kTypes, "2^63 elements", Shaped(0, {kHuge, 512})},
       {"UnknownPriority", Step::kPriority, "priority: 4, wanted from 0 to 3",
        [](auto& r) { r.set_priority(static_cast<v1::Priority>(4)); }},
       {"NegativePriority", Step::kPriority, "priority: -1, wanted from 0 to 3",
@@ -165,12 +146,14 @@ std::vector<Fault> CommonFaults() {
   };
 }
 
+std::vector<Fault> AndCommonFaults(std::vector<Fault> faults) {
+  const std::vector<Fault> common = CommonFaults();
+  faults.insert(faults.begin(), common.begin(), common.end());
+  return faults;
+}
+
 std::vector<Fault> OneInputFaults() {
-  const auto shape = [](std::vector<std::int64_t> dims) {
-    return [dims](v1::NormalizeRequest& r) { SetShape(Input(r, 0), dims); };
-  };
-  std::vector<Fault> faults = CommonFaults();
-  const std::vector<Fault> more = {
+  return AndCommonFaults({
       {"TwoInputsOfOneName", Step::kNames, "inputs[1].name: \"x\" twice",
        [](auto& r) {
          Input(r, 0).set_name("x");
@@ -187,64 +170,77 @@ std::vector<Fault> OneInputFaults() {
          const v1::Tensor first = Input(r, 0);
          *r.add_inputs() = first;
        }},
-      {"RankOne", Step::kTypes, "shape: [64]", shape({64})},
-      {"ZeroDimension", Step::kTypes, "shape[2]: 0", shape({2, 64, 0, 4})},
-      {"ZeroChannels", Step::kTypes, "shape[1]: 0", shape({2, 0, 4, 4})},
-      {"HugeBytes", Step::kTypes, "2^63 bytes", shape({kHuge / 64, 64})},
-      {"HugeDimensionBesideZero", Step::kTypes, "2^63", shape({0, 64, kHuge, 4})},
-      {"WrongChannels", Step::kTypes, "shape[1]: 63 channels", shape({2, 63, 4, 4})},
-      {"PrecisionOfANorm", Step::kPrecision, "precision: PRECISION_TF32, wanted none",
+      {"AThirdInput", Step::kNames, "inputs[2].name: \"z\", wanted \"x\"",
+       [](auto& r) {
+         Input(r, 0).set_name("x");
+         Input(r, 1).set_name("x");
+         Input(r, 2).set_name("z");
+       }},
+      {"NegativeInnerDimension", Step::kTypes, "shape[2]: -4", Shaped(0, {2, 64, -4, 4})},
+      {"LeastDimension", Step::kTypes, "shape[0]: -9223372036854775808",
+       Shaped(0, {std::numeric_limits<std::int64_t>::min(), 64, 4, 4})},
+      {"HugeDimensionsEach", Step::kTypes, "2^63", Shaped(0, {2, 64, kHuge, kHuge})},
+      {"OverflowsToTheRightBytes", Step::kTypes, "2^63",
+       Shaped(0, {(std::int64_t{1} << 54) + 2, 64, 4, 4})},
+      {"RankOne", Step::kTypes, "shape: [64] has 1 dimension, wanted at least 2", Shaped(0, {64})},
+      {"ZeroDimension", Step::kTypes, "shape[2]: 0 in [2, 64, 0, 4], wanted at least 1",
+       Shaped(0, {2, 64, 0, 4})},
+      {"ZeroChannels", Step::kTypes, "shape[1]: 0", Shaped(0, {2, 0, 4, 4})},
+      {"HugeBytes", Step::kTypes, "2^63 bytes", Shaped(0, {kHuge / 64, 64})},
+      {"HugeDimensionBesideZero", Step::kTypes, "2^63", Shaped(0, {0, 64, kHuge, 4})},
+      {"WrongChannels", Step::kTypes, "shape[1]: 63 channels in [2, 63, 4, 4], wanted 64",
+       Shaped(0, {2, 63, 4, 4})},
+      {"DtypeTheModelRefuses", Step::kTypes,
+       "dtype: FLOAT64, wanted FLOAT32 or FLOAT16 or BFLOAT16",
+       [](auto& r) {
+         r.set_model("group_norm_320_32_silu_last");
+         Input(r, 0).set_dtype(v1::FLOAT64);
+       }},
+      {"PrecisionOfANorm", Step::kPrecision, "precision: PRECISION_TF32, wanted none: model \"",
        [](auto& r) { r.set_precision(v1::PRECISION_TF32); }},
-      {"TooFewBytes", Step::kData, "data: 8191 bytes, wanted 8192 for shape [2, 64, 4, 4]",
+      {"TooFewBytes", Step::kData,
+       "data: 8191 bytes, wanted 8192 for shape [2, 64, 4, 4] of float32",
        [](auto& r) { Input(r, 0).mutable_data()->resize(8191); }},
       {"TooManyBytes", Step::kData, "data: 8194 bytes, wanted 8192",
        [](auto& r) { Input(r, 0).mutable_data()->resize(8194); }},
       {"NoData", Step::kData, "data: 0 bytes, wanted 8192",
        [](auto& r) { Input(r, 0).clear_data(); }},
-      {"DataOfAnEmptyTensor", Step::kData, "data: 8192 bytes, wanted 0", shape({0, 64, 4, 4})},
-  };
-  faults.insert(faults.end(), more.begin(), more.end());
-  return faults;
+      {"DataOfAnEmptyTensor", Step::kData, "data: 8192 bytes, wanted 0", Shaped(0, {0, 64, 4, 4})},
+  });
 }
 
 std::vector<Fault> TwoInputFaults() {
-  std::vector<Fault> faults = CommonFaults();
-  const std::vector<Fault> more = {
+  return AndCommonFaults({
       {"Missing", Step::kNames, "inputs: \"y\" is missing, wanted \"x\" and \"y\"",
        [](auto& r) { r.mutable_inputs()->DeleteSubrange(1, r.inputs_size() - 1); }},
       {"Unnamed", Step::kNames, "inputs[0].name: \"\", wanted \"x\" and \"y\"",
        [](auto& r) { Input(r, 0).clear_name(); }},
       {"Twice", Step::kNames, "inputs[1].name: \"x\" twice",
        [](auto& r) { Input(r, 1).set_name("x"); }},
-      {"OtherSamples", Step::kTypes, "input \"y\": shape: [3, 512]",
-       [](auto& r) {
-         SetShape(Input(r, 1), {3, 512});
-       }},
+      {"UnknownSecond", Step::kNames, "inputs[1].name: \"z\", wanted \"x\" and \"y\"",
+       [](auto& r) { Input(r, 1).set_name("z"); }},
+      {"OtherSamples", Step::kTypes,
+       "input \"y\": shape: [3, 512], wanted [2, 512] for \"x\" of [2, 512]", Shaped(1, {3, 512})},
       {"OtherFeatures", Step::kTypes, "input \"x\": shape: [2, 511], wanted [*, 512]",
-       [](auto& r) {
-         SetShape(Input(r, 0), {2, 511});
-       }},
-      {"OtherDtype", Step::kTypes, "input \"y\": dtype: float16, wanted float32",
+       Shaped(0, {2, 511})},
+      {"OtherDtype", Step::kTypes, "input \"y\": dtype: float16, wanted float32 as of \"x\"",
        [](auto& r) { Input(r, 1).set_dtype(v1::FLOAT16); }},
       {"SecondDtypeMissing", Step::kTypes, "input \"y\": dtype: missing",
        [](auto& r) { Input(r, 1).clear_dtype(); }},
-      {"DtypeTheModelRefuses", Step::kTypes, "dtype: FLOAT64, wanted FLOAT32",
+      {"DtypeTheModelRefuses", Step::kTypes, "dtype: FLOAT64, wanted FLOAT32, FLOAT16 or BFLOAT16",
        [](auto& r) {
          for (auto& input : *r.mutable_inputs()) input.set_dtype(v1::FLOAT64);
        }},
-  };
-  faults.insert(faults.end(), more.begin(), more.end());
-  return faults;
+  });
 }
 
 std::vector<Fault> ResidualFaults() {
   const auto both = [](std::vector<std::int64_t> dims) {
     return [dims](v1::NormalizeRequest& r) {
-      for (auto& input : *r.mutable_inputs()) SetShape(input, dims);
+      for (int i = 0; i < r.inputs_size(); ++i) Shaped(i, dims)(r);
     };
   };
-  std::vector<Fault> faults = CommonFaults();
-  const std::vector<Fault> more = {
+  return AndCommonFaults({
       {"Missing", Step::kNames, "inputs: \"residual\" is missing, wanted \"x\" and \"residual\"",
        [](auto& r) { r.mutable_inputs()->DeleteSubrange(1, r.inputs_size() - 1); }},
       {"Unnamed", Step::kNames, "inputs[0].name: \"\", wanted \"x\" and \"residual\"",
@@ -256,34 +252,26 @@ std::vector<Fault> ResidualFaults() {
       {"OtherLength", Step::kTypes, "input \"x\": shape[1]: 4095 in [2, 4095], wanted [*, 4096]",
        both({2, 4095})},
       {"OtherSamples", Step::kTypes,
-       "input \"residual\": shape: [3, 4096], wanted [2, 4096] as of \"x\"",
-       [](auto& r) {
-         SetShape(Input(r, 1), {3, 4096});
-       }},
+       "input \"residual\": shape: [3, 4096], wanted [2, 4096] as of \"x\"", Shaped(1, {3, 4096})},
       {"OtherRank", Step::kTypes,
        "input \"residual\": shape: [1, 2, 4096], wanted [2, 4096] as of \"x\"",
-       [](auto& r) {
-         SetShape(Input(r, 1), {1, 2, 4096});
-       }},
+       Shaped(1, {1, 2, 4096})},
       {"OtherDtype", Step::kTypes, "input \"residual\": dtype: float16, wanted float32 as of \"x\"",
        [](auto& r) { Input(r, 1).set_dtype(v1::FLOAT16); }},
       {"SecondDtypeMissing", Step::kTypes, "input \"residual\": dtype: missing",
        [](auto& r) { Input(r, 1).clear_dtype(); }},
       {"HugeBytes", Step::kTypes, "of float32 has over 2^63 bytes", both({kHuge / 4096, 4096})},
       {"HugeSum", Step::kTypes, "of float32 has over 2^63 bytes", both({kHuge / 4 / 4096, 4096})},
-      {"PrecisionOfANorm", Step::kPrecision, "precision: PRECISION_TF32, wanted none",
+      {"PrecisionOfANorm", Step::kPrecision, "precision: PRECISION_TF32, wanted none: model \"",
        [](auto& r) { r.set_precision(v1::PRECISION_TF32); }},
-  };
-  faults.insert(faults.end(), more.begin(), more.end());
-  return faults;
+  });
 }
 
 std::vector<Fault> IndexFaults() {
   const auto index = [](const char* bytes) {
     return [data = std::string(bytes, 8)](v1::NormalizeRequest& r) { Input(r, 1).set_data(data); };
   };
-  std::vector<Fault> faults = CommonFaults();
-  const std::vector<Fault> more = {
+  return AndCommonFaults({
       {"Missing", Step::kNames, "inputs: \"style_index\" is missing",
        [](auto& r) { r.mutable_inputs()->DeleteSubrange(1, r.inputs_size() - 1); }},
       {"IndexOfFloats", Step::kTypes, "input \"style_index\": dtype: float32, wanted int64",
@@ -292,27 +280,16 @@ std::vector<Fault> IndexFaults() {
        "input \"x\": dtype: INT64, wanted FLOAT32, FLOAT64, FLOAT16 or BFLOAT16",
        [](auto& r) { Input(r, 0).set_dtype(v1::INT64); }},
       {"OtherSamples", Step::kTypes,
-       "input \"style_index\": shape: [2], wanted [1] for \"x\" of [1, 64, 4, 4]",
-       [](auto& r) { SetShape(Input(r, 1), {2}); }},
+       "input \"style_index\": shape: [2], wanted [1] for \"x\" of [1, 64, 4, 4]", Shaped(1, {2})},
       {"OtherRank", Step::kTypes, "input \"style_index\": shape: [1, 1], wanted [1] for \"x\"",
-       [](auto& r) {
-         SetShape(Input(r, 1), {1, 1});
-       }},
+       Shaped(1, {1, 1})},
       {"IndexBehindTheTable", Step::kData, "input \"style_index\": data[0]: 32, wanted 0 to 31",
        index("\x20\0\0\0\0\0\0\0")},
       {"IndexFarBehindTheTable", Step::kData,
        "input \"style_index\": data[0]: 4294967296, wanted 0 to 31", index("\0\0\0\0\1\0\0\0")},
       {"NegativeIndex", Step::kData, "input \"style_index\": data[0]: -1, wanted 0 to 31",
        index("\xff\xff\xff\xff\xff\xff\xff\xff")},
-  };
-  faults.insert(faults.end(), more.begin(), more.end());
-  return faults;
-}
-
-grpc::Status Unary(TestServer& server, const v1::NormalizeRequest& request) {
-  grpc::ClientContext context;
-  v1::NormalizeResponse response;
-  return server.stub().Normalize(&context, request, &response);
+  });
 }
 
 grpc::Status Stream(TestServer& server, const v1::NormalizeRequest& request) {
@@ -332,7 +309,7 @@ std::string Comparable(const grpc::Status& status) {
 
 // Sends the request both ways; returns what both said.
 grpc::Status BothWays(TestServer& server, const v1::NormalizeRequest& request) {
-  const grpc::Status unary = Unary(server, request);
+  const grpc::Status unary = Normalize(server, request);
   const grpc::Status stream = Stream(server, request);
   EXPECT_EQ(unary.error_code(), stream.error_code()) << unary.error_message() << "\n"
                                                      << stream.error_message();
@@ -344,11 +321,7 @@ void LoadABrokenModel(TestServer& server) {
   const std::string folder = server.repository() + "/broken";
   std::filesystem::create_directories(folder + "/1");
   std::ofstream(folder + "/config.textproto") << "group_norm { channels: -1 }";
-  grpc::ClientContext context;
-  v1::LoadModelRequest request;
-  request.set_model("broken");
-  v1::LoadModelResponse response;
-  ASSERT_FALSE(server.stub().LoadModel(&context, request, &response).ok());
+  ASSERT_FALSE(LoadModel(server, "broken").ok());
 }
 
 // One that the demo models do not have.
@@ -359,11 +332,7 @@ void LoadStylesByIndex(TestServer& server) {
   std::filesystem::remove(folder / "config.textproto");
   std::ofstream(folder / "config.textproto")
       << "conditional_instance_norm { channels: 64 styles: 32 by_index: true }";
-  grpc::ClientContext context;
-  v1::LoadModelRequest request;
-  request.set_model(kStyles);
-  v1::LoadModelResponse response;
-  const grpc::Status status = server.stub().LoadModel(&context, request, &response);
+  const grpc::Status status = LoadModel(server, kStyles);
   ASSERT_TRUE(status.ok()) << status.error_message();
 }
 
@@ -388,10 +357,10 @@ TEST(RefusalTest, UnaryAndStreamRefuseEachBadRequestInTheSameWords) {
   TestServer server;
   LoadModels(server);
   for (const Base& base : Bases()) {
-    ASSERT_TRUE(Unary(server, base.make()).ok());
     for (const Fault& fault : base.faults) {
       SCOPED_TRACE(absl::StrCat(base.make().model(), ", ", fault.name));
       v1::NormalizeRequest request = base.make();
+      EXPECT_TRUE(Normalize(server, request).ok()) << "before the fault, and after the others";
       fault.change(request);
       const grpc::Status status = BothWays(server, request);
       EXPECT_EQ(status.error_code(), fault.code);
@@ -415,23 +384,17 @@ bool HasOwnWords(const std::string& fault) {
 TEST(RefusalTest, TheOpenInferenceProtocolRefusesEachBadRequestInTheSameWords) {
   TestServer server;
   LoadModels(server);
-  const auto stub = inference::GRPCInferenceService::NewStub(server.NewChannel());
-  const auto infer = [&](const v1::NormalizeRequest& request) {
-    grpc::ClientContext context;
-    inference::ModelInferResponse response;
-    return stub->ModelInfer(&context, ToInfer(request), &response);
-  };
-  testing::InferStreamClient stream(server.NewChannel());
+  InferStreamClient stream(server.NewChannel());
   for (const Base& base : Bases()) {
-    ASSERT_TRUE(infer(base.make()).ok());
+    ASSERT_TRUE(Infer(server, ToInfer(base.make())).ok());
     for (const Fault& fault : base.faults) {
       if (HasOwnWords(fault.name)) continue;  // infer_refusal_test has them.
       SCOPED_TRACE(absl::StrCat(base.make().model(), ", ", fault.name));
       v1::NormalizeRequest request = base.make();
       fault.change(request);
-      const grpc::Status status = infer(request);
+      const grpc::Status status = Infer(server, ToInfer(request));
       EXPECT_EQ(status.error_code(), fault.code);
-      EXPECT_EQ(status.error_message(), Unary(server, request).error_message());
+      EXPECT_EQ(status.error_message(), Normalize(server, request).error_message());
       ASSERT_TRUE(stream.Send(ToInfer(request)));
       EXPECT_EQ(stream.Read()->error_message(), status.error_message());
     }
@@ -507,7 +470,7 @@ TEST(RefusalTest, TheBudgetsComeAfterEveryCheckOfTheRequest) {
         SCOPED_TRACE(fault.name);
         v1::NormalizeRequest request = base.make();
         fault.change(request);
-        const grpc::Status unary = Unary(server, request);
+        const grpc::Status unary = Normalize(server, request);
         EXPECT_EQ(unary.error_code(), fault.code);
         EXPECT_THAT(unary.error_message(), HasSubstr(fault.message));
         const grpc::Status stream = Stream(server, request);
@@ -525,9 +488,7 @@ TEST(RefusalTest, AConnectionsShareRefusesBothWaysAlike) {
   options.admission.max_inflight_requests = 8;
   options.admission.max_connection_share = 0.1;
   TestServer server(options);
-  server.gate().Close();
-  AsyncCall inside(server.stub(), OneInput());
-  server.gate().WaitForStalled(1);
+  StalledCall inside(server, OneInput());
   const grpc::Status refused = BothWays(server, OneInput());
   EXPECT_EQ(refused.error_code(), Code::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.error_message(), HasSubstr("--max_connection_share"));
@@ -556,4 +517,4 @@ TEST(RefusalTest, BothWaysCountARefusalWithTheModelOnceThatIsFound) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -21,24 +21,17 @@
 #include "absl/strings/str_cat.h"
 #include "server/infer/infer_regions.h"
 #include "tests/server/rpc/region_fixture.h"
-#include "tests/support/temp_repository.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::kTensorBytes;
-using testing::kTwoAdmins;
 using ::testing::Not;
-using testing::RegionPart;
-using testing::SharedFile;
-using testing::TestServerOptions;
-using testing::ToNormalize;
 using Code = grpc::StatusCode;
 
 constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
 
-class RegionAttackTest : public testing::RegionFixture {
+class RegionAttackTest : public RegionFixture {
  protected:
   using RegionFixture::RegionFixture;
 };
@@ -262,13 +255,9 @@ TEST_F(RegionAttackTest, ShrunkWhileInUse) {
     SharedFile y(kFileBytes);
     RegisterOk(x, kFileBytes, "x");
     RegisterOk(y, kFileBytes, "y");
-    server_.gate().Close();
-    grpc::Status status;
-    std::thread call([&] { status = Infer(InRegions({"x"}, {"y"})); });
-    server_.gate().WaitForStalled(1);
+    StalledInfer call(*this, InRegions({"x"}, {"y"}));
     (shrink_input ? x : y).Resize(0);
-    server_.gate().Open();
-    call.join();
+    const grpc::Status status = call.Finish();
     EXPECT_EQ(status.error_code(), Code::FAILED_PRECONDITION) << status.error_message();
     EXPECT_THAT(status.error_message(), HasSubstr("its memory was taken away"));
     // Also after the file is as long again.
@@ -327,20 +316,15 @@ TEST_F(RegionAttackTest, UnregisteredWhileInUse) {
   WriteInput(file_, Plain());
   RegisterOk(file_, kFileBytes);
   const std::string expected = Expected(Plain());
-  server_.gate().Close();
-  grpc::Status status;
-  std::thread call([&] { status = Infer(InRegions({}, {"r", kY})); });
-  server_.gate().WaitForStalled(1);
+  StalledInfer call(*this, InRegions({}, {"r", kY}));
   const grpc::Status refused = Unregister("r", "refuse");
   EXPECT_EQ(refused.error_code(), Code::FAILED_PRECONDITION) << refused.error_message();
   EXPECT_EQ(Unregister("r", "perhaps").error_code(), Code::INVALID_ARGUMENT);
   EXPECT_TRUE(Unregister("r", "finish").ok());
   ExpectRefused(InRegions({}, {"r", kY}), Code::NOT_FOUND, "region \"r\" is not registered");
-  server_.gate().Open();
-  call.join();
-  EXPECT_TRUE(status.ok()) << status.error_message();
+  call.FinishOk();
   EXPECT_EQ(OutputIn(file_, kY), expected);
-  EXPECT_EQ(server_.Metric("normd_shared_regions{kind=\"named\"}"), 0);
+  EXPECT_EQ(NamedRegions(), 0);
 }
 
 // Then nothing is written any more, and meanwhile nobody new finds the region.
@@ -348,10 +332,7 @@ TEST_F(RegionAttackTest, UnregisteringMayWaitForWhatIsInside) {
   for (const char* name : {"r", ""}) {
     WriteInput(file_, Plain());
     RegisterOk(file_, kFileBytes);
-    server_.gate().Close();
-    grpc::Status status;
-    std::thread call([&] { status = Infer(InRegions({}, {"r", kY})); });
-    server_.gate().WaitForStalled(1);
+    StalledInfer call(*this, InRegions({}, {"r", kY}));
     std::atomic<bool> unregistered{false};
     std::thread waiter([&] {
       const grpc::Status ended = Unregister(name, "wait");
@@ -360,13 +341,11 @@ TEST_F(RegionAttackTest, UnregisteringMayWaitForWhatIsInside) {
     });
     inference::SystemSharedMemoryStatusResponse unused;
     while (Status("r", &unused).ok()) std::this_thread::yield();
-    EXPECT_EQ(server_.Metric("normd_shared_regions{kind=\"named\"}"), 1);
+    EXPECT_EQ(NamedRegions(), 1);
     EXPECT_FALSE(unregistered);
-    server_.gate().Open();
-    call.join();
+    call.FinishOk();
     waiter.join();
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    EXPECT_EQ(server_.Metric("normd_shared_regions{kind=\"named\"}"), 0);
+    EXPECT_EQ(NamedRegions(), 0);
   }
   // Nobody is inside, and there is no such region: at once.
   RegisterOk(file_, kFileBytes);
@@ -377,10 +356,7 @@ TEST_F(RegionAttackTest, UnregisteringMayWaitForWhatIsInside) {
 
 TEST_F(RegionAttackTest, UnregisteringWaitsNoLongerThanItsDeadline) {
   RegisterOk(file_, kFileBytes);
-  server_.gate().Close();
-  grpc::Status status;
-  std::thread call([&] { status = Infer(InRegions({}, {"r", kY})); });
-  server_.gate().WaitForStalled(1);
+  StalledInfer call(*this, InRegions({}, {"r", kY}));
   inference::SystemSharedMemoryUnregisterRequest request;
   request.set_name("r");
   inference::SystemSharedMemoryUnregisterResponse unused;
@@ -390,11 +366,9 @@ TEST_F(RegionAttackTest, UnregisteringWaitsNoLongerThanItsDeadline) {
   EXPECT_EQ(stub_->SystemSharedMemoryUnregister(&context, request, &unused).error_code(),
             Code::DEADLINE_EXCEEDED);
   ExpectRefused(InRegions({}, {"r", kY}), Code::NOT_FOUND, "is not registered");
-  server_.gate().Open();
-  call.join();
-  EXPECT_TRUE(status.ok()) << "it kept what it had";
+  call.FinishOk();  // It kept what it had.
   server_.WaitIdle();
-  EXPECT_EQ(server_.Metric("normd_shared_regions{kind=\"named\"}"), 0);
+  EXPECT_EQ(NamedRegions(), 0);
 }
 
 TEST_F(RegionAttackTest, ReRegisteredUnderTheSameName) {
@@ -402,16 +376,11 @@ TEST_F(RegionAttackTest, ReRegisteredUnderTheSameName) {
   EXPECT_EQ(Register(file_.key(), 0, 1).error_code(), Code::ALREADY_EXISTS);
   // Nor while a request has the first.
   WriteInput(file_, Plain());
-  server_.gate().Close();
-  grpc::Status status;
-  std::thread call([&] { status = Infer(InRegions({}, {"r", kY})); });
-  server_.gate().WaitForStalled(1);
+  StalledInfer call(*this, InRegions({}, {"r", kY}));
   ASSERT_TRUE(Unregister("r").ok());
   const SharedFile second(kFileBytes);
   RegisterOk(second, kFileBytes);
-  server_.gate().Open();
-  call.join();
-  EXPECT_TRUE(status.ok()) << status.error_message();
+  call.FinishOk();
   EXPECT_EQ(OutputIn(file_, kY), Expected(Plain()));
   EXPECT_EQ(OutputIn(second, kY), std::string(kTensorBytes, '\0'));
 }
@@ -492,7 +461,7 @@ TEST_F(RegionAttackTest, AnOutputThatIsNotAligned) {
 TEST_F(RegionAttackTest, ReadOnlyRegionAsOutput) {
   ASSERT_EQ(fchmod(file_.descriptor(), 0444), 0);
   {
-    const testing::AsNobody nobody;
+    const AsNobody nobody;
     RegisterOk(file_, kFileBytes);
   }
   inference::ModelInferRequest request = InRegions({}, {});
@@ -520,20 +489,10 @@ TEST_F(RegionAttackTest, TheCallsForNamedRegionsKnowNoDescriptors) {
   EXPECT_TRUE(registry.Find("", "fd-0").ok());
 }
 
-class RegionIdentityTest : public testing::RegionFixture {
+class RegionIdentityTest : public RegionFixture {
  protected:
-  explicit RegionIdentityTest(const testing::IdentityFolder& folder = testing::IdentityFolder())
-      : RegionFixture(Options(folder)) {}
-  static TestServerOptions Options(const testing::IdentityFolder& folder) {
-    std::string tokens;
-    for (const char letter : {'a', 'b', 'u'}) {
-      absl::StrAppend(&tokens,
-                      testing::TokenLine(std::string(1, letter), testing::TokenOf(letter)));
-    }
-    TestServerOptions options = WithSharedMemory();
-    options.access = {folder.Write("policy", kTwoAdmins), folder.Write("tokens", tokens)};
-    return options;
-  }
+  explicit RegionIdentityTest(const IdentityFolder& folder = IdentityFolder())
+      : RegionFixture(WithTwoAdmins(folder)) {}
 };
 
 TEST_F(RegionIdentityTest, AnotherIdentitysRegion) {
@@ -558,7 +517,7 @@ TEST_F(RegionIdentityTest, RegistrationNeedsTheRightOfAnAdmin) {
     const Code code = Register(file_.key(), 0, kFileBytes, "r", caller).error_code();
     EXPECT_TRUE(code == Code::PERMISSION_DENIED || code == Code::UNAUTHENTICATED) << code;
   }
-  EXPECT_EQ(server_.Metric("normd_shared_regions{kind=\"named\"}"), 0);
+  EXPECT_EQ(NamedRegions(), 0);
 }
 
 // Whatever numbers result, and nothing else happens.
@@ -582,4 +541,4 @@ TEST_F(RegionAttackTest, TheInputChangesWhileItIsComputed) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -3,7 +3,6 @@
 // file cut off and its region left behind. Every response is right or a clear error, and in the end
 // the process has no more memory, descriptors and mappings than after a third of the time.
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,12 +21,9 @@
 #include "absl/strings/str_cat.h"
 #include "tests/server/rpc/region_fixture.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::kTensorBytes;
-using testing::RegionPart;
-using testing::SharedFile;
 using Code = grpc::StatusCode;
 using Seconds = std::chrono::duration<double>;
 
@@ -57,7 +53,7 @@ struct Footprint {
   }
 };
 
-class RegionChurnTest : public testing::RegionFixture {
+class RegionChurnTest : public RegionFixture {
  protected:
   // One life of a client, with a connection of its own.
   class Life {
@@ -191,7 +187,7 @@ TEST_F(RegionChurnTest, LeavesNothingOfClientsThatComeAndDie) {
       static_cast<long>(late.mappings));
   EXPECT_GT(answered_, 100);
   EXPECT_GT(died_, 2);
-  EXPECT_EQ(server_.Metric("normd_shared_regions{kind=\"named\"}"), 0);
+  EXPECT_EQ(NamedRegions(), 0);
   EXPECT_EQ(server_.Metric("normd_shared_region_bytes{kind=\"named\"}"), 0);
   // Connections and files that are open at the moment, and the allocator's arenas, vary.
 #ifndef NORMD_SANITIZED  // AddressSanitizer keeps for a while what was freed.
@@ -202,4 +198,4 @@ TEST_F(RegionChurnTest, LeavesNothingOfClientsThatComeAndDie) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

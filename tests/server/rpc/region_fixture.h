@@ -11,9 +11,9 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
-#include "absl/strings/string_view.h"
 #include "base/shape.h"
 #include "client/tensor/tensor.h"
 #include "inference/grpc_service.grpc.pb.h"
@@ -21,7 +21,6 @@
 #include "tests/server/regions/shared_file.h"
 #include "tests/server/rpc/infer_requests.h"
 #include "tests/server/rpc/test_server.h"
-#include "tests/support/temp_repository.h"
 
 namespace normd::testing {
 
@@ -33,15 +32,6 @@ struct RegionPart {
   std::int64_t bytes = kTensorBytes;
 };
 
-// A policy: a and b are admins, u may infer.
-inline constexpr char kTwoAdmins[] = R"(
-role { name: "all" admin: true infer: "*" }
-role { name: "user" infer: "*" }
-identity { name: "a" role: "all" token: "a" }
-identity { name: "b" role: "all" token: "b" }
-identity { name: "u" role: "user" token: "u" }
-)";
-
 class RegionFixture : public ::testing::Test {
  protected:
   using Inference = inference::GRPCInferenceService;
@@ -49,6 +39,18 @@ class RegionFixture : public ::testing::Test {
   static TestServerOptions WithSharedMemory() {
     TestServerOptions options;
     options.shared_memory = true;
+    return options;
+  }
+  // With a policy: a and b are admins, u may infer.
+  static TestServerOptions WithTwoAdmins(const IdentityFolder& folder) {
+    TestServerOptions options = WithSharedMemory();
+    options.access = {folder.Write("policy", R"(
+        role { name: "all" admin: true infer: "*" }
+        role { name: "user" infer: "*" }
+        identity { name: "a" role: "all" token: "a" }
+        identity { name: "b" role: "all" token: "b" }
+        identity { name: "u" role: "user" token: "u" })"),
+                      folder.WriteTokens("abu")};
     return options;
   }
   explicit RegionFixture(TestServerOptions options = WithSharedMemory())
@@ -119,12 +121,7 @@ class RegionFixture : public ::testing::Test {
     for (std::size_t i = 0; i < 128; ++i) {
       reinterpret_cast<float*>(weight.mutable_bytes().data())[i] = i < 64 ? 1 : 3;
     }
-    test::WriteModel(server_.repository(), "styles", config, {{"weight", weight}});
-    grpc::ClientContext context;
-    v1::LoadModelRequest load;
-    load.set_model("styles");
-    v1::LoadModelResponse loaded;
-    ASSERT_TRUE(server_.stub().LoadModel(&context, load, &loaded).ok());
+    AddModel(server_, "styles", config, {{"weight", weight}});
   }
 
   // Over messages.
@@ -132,10 +129,7 @@ class RegionFixture : public ::testing::Test {
     return MakeRequest("instance_norm_64", {2, 64, 33}, seed);
   }
   std::string Expected(const v1::NormalizeRequest& plain) {
-    grpc::ClientContext context;
-    v1::NormalizeResponse response;
-    const grpc::Status status = server_.stub().Normalize(&context, plain, &response);
-    EXPECT_TRUE(status.ok()) << status.error_message();
+    const v1::NormalizeResponse response = Normalized(server_, plain);
     return response.outputs_size() == 1 ? response.outputs(0).data() : "";
   }
 
@@ -175,6 +169,44 @@ class RegionFixture : public ::testing::Test {
   static std::string OutputIn(const SharedFile& file, std::size_t offset) {
     return std::string(file.As<char>(offset), kTensorBytes);
   }
+  // A request that a lane has begun and does not compute before the gate is opened.
+  class StalledInfer {
+   public:
+    StalledInfer(RegionFixture& test, inference::ModelInferRequest request)
+        : test_(test), request_(std::move(request)) {
+      test_.server_.gate().Close();
+      thread_ = std::thread([this] { status_ = test_.Infer(request_); });
+      test_.server_.gate().WaitForStalled(1);
+    }
+    ~StalledInfer() {
+      if (thread_.joinable()) Finish();
+    }
+    grpc::Status Finish() {
+      test_.server_.gate().Open();
+      thread_.join();
+      return status_;
+    }
+    void FinishOk() {
+      const grpc::Status status = Finish();
+      EXPECT_TRUE(status.ok()) << status.error_message();
+    }
+
+   private:
+    RegionFixture& test_;
+    const inference::ModelInferRequest request_;
+    grpc::Status status_;
+    std::thread thread_;
+  };
+
+  v1::ListSharedMemoryResponse List() {
+    grpc::ClientContext context;
+    v1::ListSharedMemoryResponse response;
+    const grpc::Status status = server_.stub().ListSharedMemory(&context, {}, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response;
+  }
+  double NamedRegions() const { return server_.Metric("normd_shared_regions{kind=\"named\"}"); }
+
   static constexpr std::int64_t kY = 20480;  // Where y lies behind x.
   static constexpr std::size_t kFileBytes = 64 << 10;
   TestServer server_;

@@ -1,28 +1,15 @@
 // What the server tells of the memory that clients share, and where outputs go that are not named.
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
-#include <thread>
 
 #include "tests/server/rpc/region_fixture.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::kTensorBytes;
-
-class RegionListTest : public testing::RegionFixture {
- protected:
-  v1::ListSharedMemoryResponse List() {
-    grpc::ClientContext context;
-    v1::ListSharedMemoryResponse response;
-    const grpc::Status status = server_.stub().ListSharedMemory(&context, {}, &response);
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    return response;
-  }
-};
+class RegionListTest : public RegionFixture {};
 
 TEST_F(RegionListTest, TheOldestComesFirstWithItsAgeAndSize) {
   EXPECT_EQ(List().regions_size(), 0);
@@ -51,14 +38,9 @@ TEST_F(RegionListTest, TheOldestComesFirstWithItsAgeAndSize) {
 TEST_F(RegionListTest, SaysWhatIsInUse) {
   RegisterOk(file_, kFileBytes, "r");
   RegisterOk(file_, 100, "idle");
-  server_.gate().Close();
-  grpc::Status status;
-  std::thread call([&] { status = Infer(InRegions({}, {"r", kY})); });
-  server_.gate().WaitForStalled(1);
+  StalledInfer call(*this, InRegions({}, {"r", kY}));
   const v1::ListSharedMemoryResponse during = List();
-  server_.gate().Open();
-  call.join();
-  EXPECT_TRUE(status.ok()) << status.error_message();
+  call.FinishOk();
   ASSERT_EQ(during.regions_size(), 2);
   EXPECT_TRUE(during.regions(0).in_use());
   EXPECT_FALSE(during.regions(1).in_use());
@@ -103,4 +85,4 @@ TEST_F(RegionListTest, UnnamedOutputsComeAsIfNoneWereNamed) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

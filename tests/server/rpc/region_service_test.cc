@@ -4,26 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <thread>
-#include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "tests/server/rpc/region_fixture.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::kTensorBytes;
-using testing::RegionPart;
-using testing::SharedFile;
-using testing::TestServerOptions;
-using testing::ToInfer;
 using Code = grpc::StatusCode;
 
 template <typename Texts>
@@ -31,7 +23,7 @@ bool Contains(const char* text, const Texts& texts) {
   return std::find(texts.begin(), texts.end(), text) != texts.end();
 }
 
-class RegionServiceTest : public testing::RegionFixture {};
+class RegionServiceTest : public RegionFixture {};
 
 TEST_F(RegionServiceTest, GivesTheBitsOfNormalizeAndTheResponseHasNoData) {
   RegisterOk(file_, kFileBytes);
@@ -53,7 +45,7 @@ TEST_F(RegionServiceTest, GivesTheBitsOfNormalizeAndTheResponseHasNoData) {
             kTensorBytes);
   EXPECT_EQ(server_.Metric("normd_shared_tensor_bytes_total{direction=\"out\",memory=\"host\"}"),
             kTensorBytes);
-  EXPECT_EQ(server_.Metric("normd_shared_regions{kind=\"named\"}"), 1);
+  EXPECT_EQ(NamedRegions(), 1);
 }
 
 TEST_F(RegionServiceTest, NormalizeTakesRegionsTooAndItsResponseRepeatsThem) {
@@ -61,7 +53,7 @@ TEST_F(RegionServiceTest, NormalizeTakesRegionsTooAndItsResponseRepeatsThem) {
   const v1::NormalizeRequest plain = Plain();
   WriteInput(file_, plain);
   const std::string expected = Expected(plain);
-  v1::NormalizeRequest request = testing::ToNormalize(InRegions({}, {"r", kY, kTensorBytes + 100}));
+  v1::NormalizeRequest request = ToNormalize(InRegions({}, {"r", kY, kTensorBytes + 100}));
   for (const char* name : {"y", ""}) {
     std::memset(file_.data() + kY, 0, kTensorBytes);
     request.mutable_outputs(0)->set_name(name);
@@ -86,14 +78,14 @@ TEST_F(RegionServiceTest, OfNormalizeEachTensorChoosesItsPlaneToo) {
   const v1::NormalizeRequest plain = Plain();
   WriteInput(file_, plain);
   const std::string expected = Expected(plain);
-  v1::NormalizeRequest request = testing::ToNormalize(InRegions({}, {}));
+  v1::NormalizeRequest request = ToNormalize(InRegions({}, {}));
   request.clear_outputs();
   v1::NormalizeResponse response;
   ASSERT_TRUE(Normalize(request, &response).ok());
   EXPECT_EQ(response.outputs(0).data(), expected);
   EXPECT_FALSE(response.outputs(0).has_shared_memory());
   request = plain;
-  *request.add_outputs() = testing::ToNormalize(InRegions({}, {"r", kY})).outputs(0);
+  *request.add_outputs() = ToNormalize(InRegions({}, {"r", kY})).outputs(0);
   ASSERT_TRUE(Normalize(request).ok());
   EXPECT_EQ(OutputIn(file_, kY), expected);
 }
@@ -101,7 +93,7 @@ TEST_F(RegionServiceTest, OfNormalizeEachTensorChoosesItsPlaneToo) {
 TEST_F(RegionServiceTest, AStreamOfOneTensorTakesNone) {
   RegisterOk(file_, kFileBytes);
   v1::NormalizeStreamRequest input;
-  *input.mutable_header() = testing::ToNormalize(InRegions({}, {}));
+  *input.mutable_header() = ToNormalize(InRegions({}, {}));
   v1::NormalizeStreamRequest output = input;
   input.mutable_header()->clear_outputs();
   output.mutable_header()->mutable_inputs(0)->clear_shared_memory();
@@ -123,7 +115,7 @@ TEST(RegionExtensionTest, IsToldWhereItsCallsAre) {
     TestServerOptions options;
     options.shared_memory = true;
     options.named_regions = named;
-    testing::TestServer server(options);
+    TestServer server(options);
     const auto stub = inference::GRPCInferenceService::NewStub(server.NewChannel());
     grpc::ClientContext context;
     inference::ServerMetadataResponse metadata;
@@ -174,11 +166,8 @@ TEST_F(RegionServiceTest, RequestsOfDifferentPlanesRideInOneBatch) {
   WriteInput(file_, plain);
   const std::string expected = Expected(plain);
   server_.WaitIdle();
-  server_.gate().Close();
-  // One is in the lane, so the others wait together.
-  testing::AsyncCall first(server_.stub(), plain);
-  server_.gate().WaitForStalled(1);
-  testing::AsyncCall over_messages(server_.stub(), Plain(2));
+  StalledCall first(server_, plain);  // In the lane, so that the others wait together.
+  AsyncCall over_messages(server_.stub(), Plain(2));
   grpc::Status in_region;
   std::thread other([&] { in_region = Infer(InRegions({}, {"r", kY})); });
   while (server_.queue().waiting_requests() < 2) std::this_thread::yield();
@@ -213,25 +202,20 @@ TEST_F(RegionServiceTest, StatusTellsWhatIsRegistered) {
 
 TEST_F(RegionServiceTest, SharedMemoryCountsForNoBudget) {
   RegisterOk(file_, kFileBytes);
-  server_.gate().Close();
-  grpc::Status status;
-  std::thread call([&] { status = Infer(InRegions({}, {"r", kY})); });
-  server_.gate().WaitForStalled(1);
+  StalledInfer call(*this, InRegions({}, {"r", kY}));
   // What registered the region may not have left yet, as it leaves after its response.
   const absl::Time until = absl::Now() + absl::Seconds(10);
   while (server_.Metric("normd_inflight_bytes") > 0 && absl::Now() < until)
     std::this_thread::yield();
   EXPECT_EQ(server_.Metric("normd_inflight_bytes"), 0);
-  server_.gate().Open();
-  call.join();
-  EXPECT_TRUE(status.ok()) << status.error_message();
+  call.FinishOk();
 }
 
 TEST_F(RegionServiceTest, AStreamOfRequestsTakesRegionsToo) {
   RegisterOk(file_, kFileBytes);
   const v1::NormalizeRequest plain = Plain();
   WriteInput(file_, plain);
-  testing::InferStreamClient stream(server_.NewChannel());
+  InferStreamClient stream(server_.NewChannel());
   ASSERT_TRUE(stream.Send(InRegions({}, {"r", kY})));
   ASSERT_TRUE(stream.Send(InRegions({"nothing"}, {"r", kY})));
   const auto good = stream.Read();
@@ -256,4 +240,4 @@ TEST_F(RegionServiceTest, AnOutputMayBeExactlyTheInputThatItOverwrites) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

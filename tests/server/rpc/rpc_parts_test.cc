@@ -6,7 +6,6 @@
 #include <new>
 #include <stdexcept>
 #include <thread>
-#include <vector>
 
 #include "base/retry_after.h"
 #include "server/accept/active_calls.h"

@@ -18,16 +18,10 @@
 #include "tests/server/rpc/test_server.h"
 #include "wire/grpc_slices.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::CheckHealth;
 using ::testing::HasSubstr;
-using testing::Health;
-using testing::MakeRequest;
-using testing::RawCall;
-using testing::TestServer;
-using testing::TestServerOptions;
 
 constexpr char kName[] = "tests.Plain";
 constexpr char kMethod[] = "/tests.Plain/Normalize";
@@ -171,4 +165,4 @@ TEST_F(SecondServiceTest, IsRefusedWhileTheServerDrains) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

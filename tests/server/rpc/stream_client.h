@@ -4,7 +4,6 @@
 #define NORMD_TESTS_SERVER_RPC_STREAM_CLIENT_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>

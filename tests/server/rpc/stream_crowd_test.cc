@@ -3,7 +3,6 @@
 // thread, no connection, no timer: an event is drawn from those that are possible, and when none is
 // before all have ended, the streams have locked each other out.
 
-#include <gmock/gmock.h>
 #include <grpc/grpc.h>
 #include <gtest/gtest.h>
 

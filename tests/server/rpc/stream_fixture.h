@@ -33,24 +33,11 @@ inline std::function<std::size_t()> ChunksOf(std::size_t bytes) {
   return [bytes] { return bytes; };
 }
 
-inline v1::NormalizeResponse Unary(TestServer& server, const v1::NormalizeRequest& request) {
-  grpc::ClientContext context;
-  v1::NormalizeResponse response;
-  const grpc::Status status = server.stub().Normalize(&context, request, &response);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  return response;
-}
-
 inline v1::NormalizeRequest Rows(int rows) { return MakeRequest("layer_norm_1024", {rows, 1024}); }
 
 inline v1::NormalizeRequest Fused(int samples) {
-  v1::NormalizeRequest request = MakeRequest("fused_linear_512", {samples, 512});
-  request.mutable_inputs(0)->set_name("x");
-  *request.add_inputs() = request.inputs(0);
-  request.mutable_inputs(1)->set_name("y");
-  return request;
+  return MakeRequest("fused_linear_512", {samples, 512}, {"x", "y"});
 }
-
 // For a model with channels last, in float16.
 inline v1::NormalizeRequest HalfRequest(const std::vector<std::int64_t>& shape,
                                         std::uint64_t seed) {

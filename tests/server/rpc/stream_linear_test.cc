@@ -4,34 +4,21 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <map>
 #include <random>
 #include <string>
-#include <utility>
 
 #include "client/tensor/random.h"
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/stream_fixture.h"
 #include "tests/server/rpc/test_server.h"
-#include "tests/support/temp_repository.h"
 #include "tests/support/tensor.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::ExpectNothingHeld;
 using ::testing::HasSubstr;
-using testing::kWindow;
-using testing::MakeRequest;
-using testing::NormalizeInChunks;
-using testing::StreamBytes;
-using testing::StreamClient;
-using testing::StreamResult;
-using testing::TestServer;
-using testing::TestServerOptions;
 
-constexpr char kModel[] = "fused_linear_512";
 constexpr char kWide[] = "wide";  // 16 -> 512 features, without a second input.
 constexpr std::int64_t kLinearPiece = 16384;
 
@@ -42,41 +29,25 @@ TestServerOptions Window(std::int64_t bytes) {
   return options;
 }
 
-v1::NormalizeRequest MakeFused(std::int64_t samples) {
-  v1::NormalizeRequest request = MakeRequest(kModel, {samples, 512}, 1);
-  request.mutable_inputs(0)->set_name("x");
-  *request.add_inputs() = MakeRequest(kModel, {samples, 512}, 2).inputs(0);
-  request.mutable_inputs(1)->set_name("y");
-  return request;
-}
-
 void AddWide(TestServer& server) {
   v1::ModelConfig config;
   config.mutable_linear_norm()->set_in_features(16);
   config.mutable_linear_norm()->set_out_features(512);
   config.mutable_linear_norm()->set_bias(false);
-  client::Tensor weight =
+  const client::Tensor weight =
       client::RandomTensor(norm::DType::kFloat32, *Shape::Create({512, 16}), -1, 1, 3).value();
-  std::map<std::string, client::Tensor> parameters;
-  parameters.emplace("linear.weight", std::move(weight));
-  test::WriteModel(server.repository(), kWide, config, parameters);
-  grpc::ClientContext context;
-  v1::LoadModelRequest request;
-  request.set_model(kWide);
-  v1::LoadModelResponse response;
-  const grpc::Status status = server.stub().LoadModel(&context, request, &response);
-  ASSERT_TRUE(status.ok()) << status.error_message();
+  AddModel(server, kWide, config, {{"linear.weight", weight}});
 }
 
 std::string OutputOf(TestServer& server, const v1::NormalizeRequest& request) {
-  const v1::NormalizeResponse response = testing::Unary(server, request);
+  const v1::NormalizeResponse response = Normalized(server, request);
   return response.outputs_size() == 1 ? response.outputs(0).data() : "";
 }
 
 TEST(StreamLinearTest, EveryChunkingGivesTheBitsOfTheUnaryCall) {
   TestServer server(Window(8 * kLinearPiece));
   std::mt19937_64 random(norm::testing::TestSeed());
-  const v1::NormalizeRequest request = MakeFused(45);
+  const v1::NormalizeRequest request = Fused(45);
   const std::string wanted = OutputOf(server, request);
   for (const std::size_t most : {700, 5000, 32768}) {
     const StreamResult result =
@@ -93,7 +64,7 @@ TEST(StreamLinearTest, EveryChunkingGivesTheBitsOfTheUnaryCall) {
 
 TEST(StreamLinearTest, TheOrderOfTheInputsIsTheModelsWhateverTheHeadersIs) {
   TestServer server(Window(8 * kLinearPiece));
-  const v1::NormalizeRequest request = MakeFused(7);
+  const v1::NormalizeRequest request = Fused(7);
   v1::NormalizeRequest swapped = request;
   swapped.mutable_inputs()->SwapElements(0, 1);
   StreamClient client(server.stub());
@@ -110,7 +81,7 @@ TEST(StreamLinearTest, CountsTheBytesOfAllInputs) {
   TestServer server(Window(8 * kLinearPiece));
   for (const std::size_t size : {3 * 4096 - 1, 3 * 4096 + 1}) {
     StreamClient client(server.stub());
-    client.SendHeader(MakeFused(3));
+    client.SendHeader(Fused(3));
     client.SendChunk(std::string(size, 'x'));
     client.HalfClose();
     const grpc::Status status = client.Finish();
@@ -151,4 +122,4 @@ TEST(StreamLinearTest, NamesTheWindowThatASampleNeeds) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -16,24 +16,10 @@
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/tensor.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::ChunksOf;
 using ::testing::ElementsAre;
-using testing::ExpectNothingHeld;
-using testing::HalfRequest;
-using testing::kMaxChunk;
-using testing::kWindow;
-using testing::MakeRequest;
-using testing::NormalizeInChunks;
-using testing::Rows;
-using testing::SmallWindow;
-using testing::StreamClient;
-using testing::StreamPathTest;
-using testing::StreamResult;
-using testing::TestServer;
-using testing::Unary;
 
 INSTANTIATE_TEST_SUITE_P(InlineBytes, StreamPathTest, ::testing::Values(0, 1 << 20));
 
@@ -51,7 +37,7 @@ TEST(StreamTest, AnswersWithHeaderChunksAndTrailer) {
   ASSERT_EQ(result.header->outputs_size(), 1);
   EXPECT_EQ(result.header->outputs(0).dtype(), v1::FLOAT32);
   EXPECT_THAT(result.header->outputs(0).shape(), ElementsAre(3, 64, 8, 8));
-  EXPECT_EQ(result.data, Unary(server, request).outputs(0).data());
+  EXPECT_EQ(result.data, Normalized(server, request).outputs(0).data());
   ASSERT_TRUE(result.trailer.has_value());
   EXPECT_EQ(result.trailer->pieces(), 12);
   EXPECT_GT(result.trailer->batches(), 0);
@@ -94,7 +80,7 @@ TEST_P(StreamPathTest, EveryChunkingGivesTheBitsOfTheUnaryCall) {
     };
     for (const v1::NormalizeRequest& request : requests) {
       SCOPED_TRACE(absl::StrCat(request.model(), " ", request.inputs(0).data().size(), " bytes"));
-      const std::string expected = Unary(server, request).outputs(0).data();
+      const std::string expected = Normalized(server, request).outputs(0).data();
       const std::int64_t largest = round % 3 == 0 ? kMaxChunk : round % 3 == 1 ? 3000 : 120000;
       const StreamResult result = NormalizeInChunks(server.stub(), request, [&] {
         return static_cast<std::size_t>(up_to(std::min(largest, kMaxChunk)));
@@ -113,7 +99,7 @@ TEST(StreamTest, ChunksOfOneByteAndEmptyChunksGiveTheSameBits) {
   const StreamResult result = NormalizeInChunks(
       server.stub(), request, [&] { return static_cast<std::size_t>(chunk++ % 3 == 0 ? 0 : 1); });
   ASSERT_TRUE(result.status.ok()) << result.status.error_message();
-  EXPECT_TRUE(result.data == Unary(server, request).outputs(0).data());
+  EXPECT_TRUE(result.data == Normalized(server, request).outputs(0).data());
 }
 
 TEST(StreamTest, ResultsOfEarlyRowsComeBeforeLaterRowsAreSent) {
@@ -135,7 +121,7 @@ TEST(StreamTest, ResultsOfEarlyRowsComeBeforeLaterRowsAreSent) {
   client.HalfClose();
   EXPECT_TRUE(client.Read()->has_trailer());
   EXPECT_TRUE(client.Finish().ok());
-  EXPECT_TRUE(received == Unary(server, request).outputs(0).data());
+  EXPECT_TRUE(received == Normalized(server, request).outputs(0).data());
 }
 
 TEST(StreamTest, CountsInItsOwnSeries) {
@@ -164,4 +150,4 @@ TEST(StreamTest, CountsInItsOwnSeries) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

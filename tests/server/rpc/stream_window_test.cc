@@ -12,28 +12,16 @@
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "server/accept/stream_plan.h"
+#include "server/rpc/norm_messages.h"
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/stream_fixture.h"
 #include "tests/server/rpc/test_server.h"
+#include "wire/normalize_request.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::ChunksOf;
-using testing::ExpectNothingHeld;
 using ::testing::HasSubstr;
-using testing::kMaxChunk;
-using testing::kPiece;
-using testing::kWindow;
-using testing::MakeRequest;
-using testing::NormalizeInChunks;
-using testing::Rows;
-using testing::SmallWindow;
-using testing::StreamClient;
-using testing::StreamResult;
-using testing::TestServer;
-using testing::TestServerOptions;
-using testing::Unary;
 
 TEST(StreamWindowTest, StopsReadingWhenTheWindowIsFullAndGoesOnWhenThereIsRoom) {
   TestServer server(SmallWindow());
@@ -60,7 +48,7 @@ TEST(StreamWindowTest, StopsReadingWhenTheWindowIsFullAndGoesOnWhenThereIsRoom) 
   server.gate().Open();
   client.join();
   ASSERT_TRUE(result.status.ok()) << result.status.error_message();
-  EXPECT_TRUE(result.data == Unary(server, request).outputs(0).data());
+  EXPECT_TRUE(result.data == Normalized(server, request).outputs(0).data());
 }
 
 TEST(StreamWindowTest, AClientThatNeverReadsHoldsNoMoreThanTheWindow) {
@@ -99,7 +87,7 @@ TEST(StreamWindowTest, WaitsForAPlaceInAFullQueue) {
   const v1::NormalizeRequest request = MakeRequest("layer_norm_1024", {200, 1024});
   const StreamResult result = NormalizeInChunks(server.stub(), request, ChunksOf(10000));
   ASSERT_TRUE(result.status.ok()) << result.status.error_message();
-  EXPECT_TRUE(result.data == Unary(server, request).outputs(0).data());
+  EXPECT_TRUE(result.data == Normalized(server, request).outputs(0).data());
 }
 
 TEST(StreamWindowTest, IsRefusedWithAHintWhenTooManyMaySend) {
@@ -123,7 +111,7 @@ TEST(StreamWindowTest, IsRefusedWithAHintWhenTooManyMaySend) {
   EXPECT_EQ(third.context().GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1U);
   // What holds nothing keeps nothing from others.
   EXPECT_EQ(server.Metric("normd_inflight_bytes"), 0);
-  Unary(server, MakeRequest("layer_norm_1024", {4, 1024}));
+  Normalized(server, MakeRequest("layer_norm_1024", {4, 1024}));
   for (StreamClient* client : {&first, &second}) {
     client->Cancel();
     client->Finish();
@@ -220,4 +208,4 @@ TEST(StreamWindowTest, TheNeededWindowIsRightForAnyShape) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

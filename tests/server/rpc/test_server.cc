@@ -12,8 +12,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "server/exec/backends.h"
 #include "server/exec/device/device_backend.h"
+#include "server/exec/executor.h"
+#include "server/rest/rest_server.h"
+#include "server/rpc/infer_service.h"
+#include "server/rpc/norm_service.h"
+#include "server/rpc/server.h"
 #include "tests/support/fake_device.h"
+#include "tests/support/temp_repository.h"
 
 namespace normd::testing {
 namespace {
@@ -98,93 +105,157 @@ std::shared_ptr<grpc::Channel> ChannelTo(
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
-}  // namespace
-
-TestServer::TestServer(TestServerOptions options)
-    : clock_(options.clock != nullptr ? *options.clock : steady_clock_),
-      repository_(CopyOfTheDemoModels()),
-      credentials_(options.credentials),
-      metrics_(CreateMetrics({"test", ""})),
-      readiness_(*metrics_, options.without_models),
-      backend_(MakeBackend(options, *metrics_, clock_)),
-      registry_({.roots = {repository_},
-                 .on_change =
-                     [this, hook = options.on_change](const std::string& model, bool loaded) {
-                       readiness_.SetModel(model, loaded);
-                       hook();
-                     }},
-                *backend_, *metrics_, clock_),
-      admission_(options.admission, *metrics_),
-      queue_(options.queue, clock_),
-      executor_(GatedLanes(*backend_, gate_, options.fail_at_batch, options.lane_error), queue_,
-                backend_->MakeInlineLanes()),
-      page_locks_(MakePageLocks(options, *metrics_, clock_)),
-      regions_({.limits = options.region_limits,
-                .named = options.named_regions,
-                .device = options.fake_devices > 0 || options.device_memory != nullptr,
-                .device_memory = options.device_memory,
-                .page_locks = page_locks_.get()},
-               metrics_->ForRegions(), clock_),
-      accept_{options.accept, registry_, admission_,         queue_,
-              *metrics_,      clock_,    options.request_log},
-      access_(MakeAccess(options.access, accept_.callers, *metrics_)),
-      authorizer_({options.admin, access_.get(), options.audit}, clock_),
-      environment_{options.calls, accept_},
-      rest_environment_{accept_, environment_.control,
-                        InferMethods(
-                            accept_, [this] { return readiness_.ready(); }, options.info.version),
-                        options.calls.retry_after},
-      service_(environment_, readiness_, options.info),
-      infer_service_(environment_, readiness_, options.info) {
-  accept_.authorizer = &authorizer_;
-  if (options.shared_memory) accept_.regions = &regions_;
-  queue_.StageWith(backend_->stager());
-  gate_.Open();
-  EXPECT_TRUE(registry_.LoadAll().ok());
-  std::vector<ServedService> services = options.more_services(environment_);
-  services.push_back(service_.served());
-  services.push_back(infer_service_.served());
-  ServerOptions server;
-  server.listen = options.listen;
-  server.max_request_bytes = options.accept.max_request_bytes;
-  server.max_connection_calls = static_cast<int>(options.admission.max_connection_calls);
-  server.connections = options.connections;
-  server.tls = options.tls;
-  server.admin_listen = options.admin_listen;
-  server_ = ValueOrDie(Server::Start(server, services, environment_, readiness_));
-  if (options.rest.has_value()) {
-    options.rest->listen = "127.0.0.1:0";
-    rest_ = ValueOrDie(RestServer::Start(*options.rest, rest_environment_));
-  }
-  executor_.Start([this](const absl::Status&) { RetireService(readiness_, admission_, queue_); });
-  readiness_.Start();
-  stub_ = v1::NormService::NewStub(NewChannel());
+TestServer& WithItsGateClosed(TestServer& server) {
+  server.gate().Close();
+  return server;
 }
 
-TestServer::~TestServer() {
-  gate_.Open();
-  rest_.reset();
-  server_->Shutdown(Duration(0));
-  queue_.Close();
-  executor_.Join();
-  std::filesystem::remove_all(repository_);
+}  // namespace
+
+// All that the server is made of, in the order in which it is constructed.
+struct TestServer::Parts {
+  explicit Parts(TestServerOptions options);
+  ~Parts();
+
+  SteadyClock steady_clock;
+  Clock& clock;
+  const std::string repository;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials;
+  std::unique_ptr<Metrics> metrics;
+  Readiness readiness;
+  std::unique_ptr<Backend> backend;
+  ModelRegistry registry;
+  Admission admission;
+  BatchQueue queue;
+  Gate gate;
+  Executor executor;
+  std::unique_ptr<PageLocks> page_locks;
+  RegionRegistry regions;
+  AcceptEnvironment accept;
+  const std::unique_ptr<Access> access;
+  const Authorizer authorizer;
+  CallEnvironment environment;
+  RestEnvironment rest_environment;
+  std::unique_ptr<RestServer> rest;
+  NormService service;
+  InferService infer_service;
+  std::unique_ptr<Server> server;
+};
+
+TestServer::Parts::Parts(TestServerOptions options)
+    : clock(options.clock != nullptr ? *options.clock : steady_clock),
+      repository(CopyOfTheDemoModels()),
+      credentials(options.credentials),
+      metrics(CreateMetrics({"test", ""})),
+      readiness(*metrics, options.without_models),
+      backend(MakeBackend(options, *metrics, clock)),
+      registry({.roots = {repository},
+                .on_change =
+                    [this, hook = options.on_change](const std::string& model, bool loaded) {
+                      readiness.SetModel(model, loaded);
+                      hook();
+                    }},
+               *backend, *metrics, clock),
+      admission(options.admission, *metrics),
+      queue(options.queue, clock),
+      executor(GatedLanes(*backend, gate, options.fail_at_batch, options.lane_error), queue,
+               backend->MakeInlineLanes()),
+      page_locks(MakePageLocks(options, *metrics, clock)),
+      regions({.limits = options.region_limits,
+               .named = options.named_regions,
+               .device = options.fake_devices > 0 || options.device_memory != nullptr,
+               .device_memory = options.device_memory,
+               .page_locks = page_locks.get()},
+              metrics->ForRegions(), clock),
+      accept{options.accept, registry, admission, queue, *metrics, clock, options.request_log},
+      access(MakeAccess(options.access, accept.callers, *metrics)),
+      authorizer({options.admin, access.get(), options.audit}, clock),
+      environment{options.calls, accept},
+      rest_environment{accept, environment.control,
+                       InferMethods(
+                           accept, [this] { return readiness.ready(); }, options.info.version),
+                       options.calls.retry_after},
+      service(environment, readiness, options.info),
+      infer_service(environment, readiness, options.info) {
+  accept.authorizer = &authorizer;
+  if (options.shared_memory) accept.regions = &regions;
+  queue.StageWith(backend->stager());
+  gate.Open();
+  EXPECT_TRUE(registry.LoadAll().ok());
+  std::vector<ServedService> services = options.more_services(environment);
+  services.push_back(service.served());
+  services.push_back(infer_service.served());
+  ServerOptions server_options;
+  server_options.listen = options.listen;
+  server_options.max_request_bytes = options.accept.max_request_bytes;
+  server_options.max_connection_calls = static_cast<int>(options.admission.max_connection_calls);
+  server_options.connections.handshake_timeout = options.handshake_timeout;
+  server_options.tls = options.tls;
+  server_options.admin_listen = options.admin_listen;
+  server = ValueOrDie(Server::Start(server_options, services, environment, readiness));
+  if (options.rest.has_value()) {
+    options.rest->listen = "127.0.0.1:0";
+    rest = ValueOrDie(RestServer::Start(*options.rest, rest_environment));
+  }
+  executor.Start([this](const absl::Status&) { RetireService(readiness, admission, queue); });
+  readiness.Start();
+}
+
+TestServer::Parts::~Parts() {
+  gate.Open();
+  rest.reset();
+  server->Shutdown(Duration(0));
+  queue.Close();
+  executor.Join();
+  std::filesystem::remove_all(repository);
+}
+
+TestServer::TestServer(TestServerOptions options)
+    : parts_(std::make_unique<Parts>(std::move(options))),
+      stub_(v1::NormService::NewStub(NewChannel())) {}
+
+TestServer::~TestServer() = default;
+
+int TestServer::port() const { return parts_->server->port(); }
+int TestServer::http_port() const { return parts_->rest->port(); }
+Access& TestServer::access() { return *parts_->access; }
+const Authorizer& TestServer::authorizer() const { return parts_->authorizer; }
+const std::string& TestServer::repository() const { return parts_->repository; }
+Gate& TestServer::gate() { return parts_->gate; }
+TaskThread& TestServer::lists() { return parts_->environment.control.lists; }
+const ModelRegistry& TestServer::registry() const { return parts_->registry; }
+const BatchQueue& TestServer::queue() const { return parts_->queue; }
+
+GracefulStop::Parts TestServer::stop_parts() {
+  Parts& all = *parts_;
+  GracefulStop::Parts parts{all.readiness, all.admission, all.queue, all.accept.active,
+                            *all.server};
+  if (RestServer* const rest = all.rest.get()) {
+    parts.on_drain = [rest] { rest->Drain(); };
+    parts.on_close = [rest](Duration grace) { rest->Close(grace); };
+  }
+  return parts;
+}
+
+std::shared_ptr<grpc::Channel> TestServer::NewChannel() const {
+  return NewChannel(parts_->credentials);
 }
 
 std::shared_ptr<grpc::Channel> TestServer::NewChannel(
     const std::shared_ptr<grpc::ChannelCredentials>& credentials) const {
-  return ChannelTo(server_->address(), credentials);
+  return ChannelTo(parts_->server->address(), credentials);
 }
 
 std::shared_ptr<grpc::Channel> TestServer::NewAdminChannel() const {
-  return ChannelTo(server_->admin_address(), credentials_);
+  return ChannelTo(parts_->server->admin_address(), parts_->credentials);
 }
 
 void TestServer::WaitIdle() {
-  accept_.active.WaitNone(kNever, [] { return false; });
+  parts_->accept.active.WaitNone(kNever, [] { return false; });
 }
 
 double TestServer::Metric(const std::string& series) const {
-  for (const absl::string_view line : absl::StrSplit(metrics_->Scrape(), '\n')) {
+  for (const absl::string_view line : absl::StrSplit(parts_->metrics->Scrape(), '\n')) {
     double value = 0;
     if (absl::StartsWith(line, series) &&
         absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value)) {
@@ -196,7 +267,7 @@ double TestServer::Metric(const std::string& series) const {
 
 std::size_t TestServer::SeriesCount() const {
   std::size_t count = 0;
-  for (const absl::string_view line : absl::StrSplit(metrics_->Scrape(), '\n')) {
+  for (const absl::string_view line : absl::StrSplit(parts_->metrics->Scrape(), '\n')) {
     count += !line.empty() && line[0] != '#' ? 1 : 0;
   }
   return count;
@@ -222,6 +293,52 @@ v1::NormalizeRequest MakeRequest(const std::string& model, const std::vector<std
   return request;
 }
 
+v1::NormalizeRequest MakeRequest(const std::string& model, const std::vector<std::int64_t>& shape,
+                                 const std::vector<std::string>& names, std::uint64_t seed) {
+  v1::NormalizeRequest request;
+  request.set_model(model);
+  for (const std::string& name : names) {
+    *request.add_inputs() = MakeRequest(model, shape, seed++).inputs(0);
+    request.mutable_inputs()->rbegin()->set_name(name);
+  }
+  return request;
+}
+
+grpc::Status Normalize(TestServer& server, const v1::NormalizeRequest& request,
+                       v1::NormalizeResponse* response) {
+  grpc::ClientContext context;
+  v1::NormalizeResponse unused;
+  return server.stub().Normalize(&context, request, response != nullptr ? response : &unused);
+}
+
+v1::NormalizeResponse Normalized(TestServer& server, const v1::NormalizeRequest& request) {
+  v1::NormalizeResponse response;
+  const grpc::Status status = Normalize(server, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return response;
+}
+
+grpc::Status LoadModel(TestServer& server, const std::string& model) {
+  grpc::ClientContext context;
+  v1::LoadModelRequest request;
+  request.set_model(model);
+  v1::LoadModelResponse response;
+  return server.stub().LoadModel(&context, request, &response);
+}
+
+void AddModel(TestServer& server, const std::string& model, const v1::ModelConfig& config,
+              const std::map<std::string, client::Tensor>& parameters) {
+  test::WriteModel(server.repository(), model, config, parameters);
+  const grpc::Status status = LoadModel(server, model);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+std::string Trailing(const grpc::ClientContext& context, const std::string& key) {
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto found = trailers.find(key);
+  return found == trailers.end() ? "" : std::string(found->second.data(), found->second.size());
+}
+
 AsyncCall::AsyncCall(v1::NormService::Stub& stub, v1::NormalizeRequest message)
     : request(std::move(message)) {
   stub.async()->Normalize(&context, &request, &response, [this](grpc::Status result) {
@@ -238,6 +355,11 @@ const grpc::Status& AsyncCall::Wait() {
   MutexLock lock(mutex_);
   while (!done_) ended_.Wait(mutex_);
   return status;
+}
+
+StalledCall::StalledCall(TestServer& server, v1::NormalizeRequest message)
+    : AsyncCall(WithItsGateClosed(server).stub(), std::move(message)) {
+  server.gate().WaitForStalled(1);
 }
 
 }  // namespace normd::testing

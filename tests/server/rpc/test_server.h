@@ -3,34 +3,34 @@
 #ifndef NORMD_TESTS_SERVER_RPC_TEST_SERVER_H_
 #define NORMD_TESTS_SERVER_RPC_TEST_SERVER_H_
 
+#include <chrono>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/mutex.h"
+#include "client/tensor/tensor.h"
 #include "grpcpp/grpcpp.h"
+#include "normd/v1/model_config.pb.h"
 #include "normd/v1/norm_service.grpc.pb.h"
-#include "server/accept/audit_log.h"
-#include "server/accept/authorizer.h"
 #include "server/accept/environment.h"
-#include "server/batching/admission.h"
-#include "server/batching/batch_queue.h"
-#include "server/exec/backends.h"
-#include "server/exec/executor.h"
-#include "server/identity/access.h"
-#include "server/metrics/metrics.h"
-#include "server/model/registry.h"
-#include "server/rest/rest_server.h"
+#include "server/rest/rest_options.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/graceful_stop.h"
-#include "server/rpc/infer_service.h"
-#include "server/rpc/norm_service.h"
 #include "server/rpc/readiness.h"
-#include "server/rpc/server.h"
+#include "server/rpc/served_service.h"
+#include "server/rpc/server_info.h"
 #include "tests/support/fake_page_locker.h"
 #include "tests/support/test_lanes.h"
+
+namespace normd {
+class CertificateStore;
+}
 
 namespace normd::testing {
 
@@ -58,7 +58,7 @@ struct TestServerOptions {
   std::string listen = "127.0.0.1:0";
   const CertificateStore* tls = nullptr;           // Null: no TLS. Outlives the server.
   std::optional<RestOptions> rest = std::nullopt;  // Serves HTTP too, on a free port.
-  ConnectionOptions connections;
+  Duration handshake_timeout = std::chrono::seconds(10);
   // With TLS, those of stub().
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
   bool shared_memory = false;  // Whether there are regions.
@@ -84,27 +84,20 @@ class TestServer {
   ~TestServer();
 
   v1::NormService::Stub& stub() { return *stub_; }
-  std::shared_ptr<grpc::Channel> NewChannel() const { return NewChannel(credentials_); }
+  std::shared_ptr<grpc::Channel> NewChannel() const;
   std::shared_ptr<grpc::Channel> NewChannel(
       const std::shared_ptr<grpc::ChannelCredentials>& credentials) const;
   std::shared_ptr<grpc::Channel> NewAdminChannel() const;  // To the admin listener.
-  int port() const { return server_->port(); }
-  int http_port() const { return rest_->port(); }
-  Access& access() { return *access_; }
-  const Authorizer& authorizer() const { return authorizer_; }
-  const std::string& repository() const { return repository_; }
-  Gate& gate() { return gate_; }
-  GracefulStop::Parts stop_parts() {
-    GracefulStop::Parts parts{readiness_, admission_, queue_, accept_.active, *server_};
-    if (rest_ != nullptr) {
-      parts.on_drain = [this] { rest_->Drain(); };
-      parts.on_close = [this](Duration grace) { rest_->Close(grace); };
-    }
-    return parts;
-  }
-  TaskThread& lists() { return environment_.control.lists; }
-  const ModelRegistry& registry() const { return registry_; }
-  const BatchQueue& queue() const { return queue_; }
+  int port() const;
+  int http_port() const;
+  Access& access();
+  const Authorizer& authorizer() const;
+  const std::string& repository() const;
+  Gate& gate();
+  GracefulStop::Parts stop_parts();
+  TaskThread& lists();
+  const ModelRegistry& registry() const;
+  const BatchQueue& queue() const;
   // Waits until the server has nothing more to do for any call.
   void WaitIdle();
   // The value of the metrics' line that begins with `series`; 0 if there is none.
@@ -113,35 +106,34 @@ class TestServer {
   std::size_t SeriesCount() const;
 
  private:
-  SteadyClock steady_clock_;
-  Clock& clock_;
-  const std::string repository_;
-  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
-  std::unique_ptr<Metrics> metrics_;
-  Readiness readiness_;
-  std::unique_ptr<Backend> backend_;
-  ModelRegistry registry_;
-  Admission admission_;
-  BatchQueue queue_;
-  Gate gate_;
-  Executor executor_;
-  std::unique_ptr<PageLocks> page_locks_;
-  RegionRegistry regions_;
-  AcceptEnvironment accept_;
-  const std::unique_ptr<Access> access_;
-  const Authorizer authorizer_;
-  CallEnvironment environment_;
-  RestEnvironment rest_environment_;
-  std::unique_ptr<RestServer> rest_;
-  NormService service_;
-  InferService infer_service_;
-  std::unique_ptr<Server> server_;
+  struct Parts;
+
+  const std::unique_ptr<Parts> parts_;
   std::unique_ptr<v1::NormService::Stub> stub_;
 };
 
 // A float32 tensor of `shape` for `model`, with elements that depend on `seed`.
 v1::NormalizeRequest MakeRequest(const std::string& model, const std::vector<std::int64_t>& shape,
                                  std::uint64_t seed = 1);
+
+// The same with an input for each of `names`, from seeds that follow each other.
+v1::NormalizeRequest MakeRequest(const std::string& model, const std::vector<std::int64_t>& shape,
+                                 const std::vector<std::string>& names, std::uint64_t seed = 1);
+
+// A call that is waited for. `response` may be null.
+grpc::Status Normalize(TestServer& server, const v1::NormalizeRequest& request,
+                       v1::NormalizeResponse* response = nullptr);
+// The response to a request that the server takes.
+v1::NormalizeResponse Normalized(TestServer& server, const v1::NormalizeRequest& request);
+grpc::Status LoadModel(TestServer& server, const std::string& model);
+// Fails unless the server takes `config`, with `parameters`, as a model of this name.
+void AddModel(TestServer& server, const std::string& model, const v1::ModelConfig& config,
+              const std::map<std::string, client::Tensor>& parameters = {});
+// An entry of the trailing metadata, and that with the pushback; "" if there is none.
+std::string Trailing(const grpc::ClientContext& context, const std::string& key);
+inline std::string Pushback(const grpc::ClientContext& context) {
+  return Trailing(context, "grpc-retry-pushback-ms");
+}
 
 // One Normalize call that is under way.
 struct AsyncCall {
@@ -158,6 +150,11 @@ struct AsyncCall {
   Mutex mutex_;
   CondVar ended_;
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// One that a lane has begun and does not compute before the gate is opened.
+struct StalledCall : AsyncCall {
+  StalledCall(TestServer& server, v1::NormalizeRequest message);
 };
 
 }  // namespace normd::testing

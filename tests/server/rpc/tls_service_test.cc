@@ -1,7 +1,6 @@
 // The service behind TLS: who gets in, and what happens to calls when the certificate changes.
 
 #include <arpa/inet.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -21,8 +20,6 @@
 
 namespace normd::testing {
 namespace {
-
-using ::testing::HasSubstr;
 
 // A client that trusts `authority` and shows `certificate`, if that is not null.
 std::shared_ptr<grpc::ChannelCredentials> Trusting(const TestCertificate& authority,
@@ -129,7 +126,7 @@ TEST_F(TlsServiceTest, CountsWhoDoesNotSpeakTls) {
 // Neither a hello that never ends nor a handshake that never does keeps its place.
 TEST_F(TlsServiceTest, EndsHandshakesThatAreNotDoneInTime) {
   TestServerOptions options;
-  options.connections.handshake_timeout = std::chrono::milliseconds(100);
+  options.handshake_timeout = std::chrono::milliseconds(100);
   Start(ClientAuth::kRequire, options);
   const Descriptor silent = Connect();
   const Descriptor half = Connect();

@@ -1,14 +1,14 @@
 // The service behind a unix socket.
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "server/net/listener.h"
+#include "server/tls/certificate_store.h"
 #include "tests/server/identity/identity_files.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/certificates.h"

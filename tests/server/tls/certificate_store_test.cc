@@ -13,14 +13,10 @@
 #include "tests/support/certificates.h"
 #include "tests/support/counting_metrics.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
-using testing::CertificateFolder;
 using ::testing::HasSubstr;
-using testing::MakeCertificate;
-using testing::TestCertificate;
-using testing::TestPki;
 
 class CertificateStoreTest : public ::testing::Test {
  protected:
@@ -223,4 +219,4 @@ TEST_F(CertificateStoreTest, IsReadByManyWhileItChanges) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

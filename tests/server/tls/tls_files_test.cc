@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,17 +11,12 @@
 #include "server/tls/tls_context.h"
 #include "tests/support/certificates.h"
 
-namespace normd {
+namespace normd::testing {
 namespace {
 
 using ::testing::AllOf;
-using testing::CertificateFolder;
-using testing::CertificateSpec;
 using ::testing::HasSubstr;
-using testing::MakeCertificate;
 using ::testing::Not;
-using testing::TestCertificate;
-using testing::TestPki;
 
 class TlsFilesTest : public ::testing::Test {
  protected:
@@ -242,4 +236,4 @@ TEST(TlsContextTest, RefusesKeysWithWhichTls13WouldBecome12) {
 }
 
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing
