@@ -20,13 +20,14 @@ constexpr std::size_t kMostDiscarded = std::size_t{4} << 20;
 
 }  // namespace
 
-bool IsDelivered(int socket) {
-  int unacknowledged = 0;
-  if (ioctl(socket, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0) return true;
+std::int64_t UndeliveredBytes(int socket) {
+  int bytes = 0;
+  if (ioctl(socket, SIOCOUTQ, &bytes) != 0 || bytes == 0) return 0;
   tcp_info info{};
   socklen_t size = sizeof(info);
-  return getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
-         info.tcpi_state == TCP_CLOSE;
+  const bool is_gone =
+      getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_state == TCP_CLOSE;
+  return is_gone ? 0 : bytes;
 }
 
 void ConnectionEnd::Cancel() {
@@ -34,26 +35,38 @@ void ConnectionEnd::Cancel() {
   pause_.cancel();
 }
 
-void ConnectionEnd::EndSending(Done done) {
+void ConnectionEnd::EndSending(const Done& done) {
   shutdown(socket_, SHUT_WR);
-  Look(std::move(done));
+  Look(done);
 }
 
-void ConnectionEnd::Look(Done done) {
+void ConnectionEnd::Look(const Done& done) {
   const TimePoint now = std::chrono::steady_clock::now();
   const bool client_ended = Discard();
-  if (!delivered_ && IsDelivered(socket_)) {
+  if (!delivered_ && UndeliveredBytes(socket_) == 0) {
     delivered_ = true;
     deadline_ = std::min(deadline_, now + kLinger);
   }
   if ((delivered_ && client_ended) || now >= deadline_ || discarded_ > kMostDiscarded) {
-    return done(delivered_);
+    return Finish(done, delivered_);
   }
+  // Nothing tells of an acknowledgement, so there are looks in between.
   pause_.expires_at(std::min(now + pause_length_, deadline_));
   pause_length_ = std::min(2 * pause_length_, kLongestPause);
-  pause_.async_wait([this, done = std::move(done)](boost::system::error_code) {
-    if (socket_ >= 0) Look(done);
+  pause_.async_wait([this, done](boost::system::error_code error) {
+    if (!error && socket_ >= 0) Look(done);
   });
+  if (client_ended || awaits_bytes_) return;
+  awaits_bytes_ = true;
+  await_bytes_([this, done](boost::system::error_code error) {
+    awaits_bytes_ = false;
+    if (!error && socket_ >= 0) Look(done);
+  });
+}
+
+void ConnectionEnd::Finish(const Done& done, bool delivered) {
+  Cancel();
+  done(delivered);
 }
 
 // Whether the client has ended its side.

@@ -7,23 +7,26 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <utility>
 
 #include "base/clock.h"
 #include "boost/asio/any_io_executor.hpp"
 #include "boost/asio/steady_timer.hpp"
+#include "boost/system/error_code.hpp"
 
 namespace normd {
 
 // The time for a client to end its side once it has the response.
 inline constexpr Duration kLinger = std::chrono::seconds(2);
 
-// Whether the client's kernel has acknowledged all that was written, or the connection is gone.
-bool IsDelivered(int socket);
+// What was written and the client's kernel has not acknowledged; 0 if the connection is gone.
+std::int64_t UndeliveredBytes(int socket);
 
 // Closing at once would cut off what the kernel has not delivered, and reset the connection if the
-// client is still sending. Used on the thread of its executor.
+// client is still sending. Used on the thread of its executor. To be closed: the socket, when
+// `done` is called.
 class ConnectionEnd {
  public:
   // `delivered`: the socket may be closed. If not, only a reset frees what the kernel has.
@@ -31,33 +34,42 @@ class ConnectionEnd {
 
   explicit ConnectionEnd(const boost::asio::any_io_executor& executor) : pause_(executor) {}
 
-  // Ends the server's side of `stream`, whose descriptor is `socket`, and discards what comes.
+  // Ends the server's side of `stream`, which is over `socket`, and discards what comes.
   // Calls `done`, perhaps before it returns, when the client has the response and has ended its
   // side or had kLinger for it; at `deadline`; or when the client sends too much. `done` keeps this
   // object and the stream alive. Over TLS the caller bounds the time to write the close_notify.
-  template <typename Stream>
-  void Begin(Stream& stream, int socket, TimePoint deadline, Done done) {
-    socket_ = socket;
+  template <typename Stream, typename Socket>
+  void Begin(Stream& stream, Socket& socket, TimePoint deadline, Done done) {
+    socket_ = socket.native_handle();
     deadline_ = deadline;
+    await_bytes_ = [&socket](Handler handler) {
+      socket.async_wait(Socket::wait_read, std::move(handler));
+    };
     if constexpr (requires { typename Stream::handshake_type; }) {
       // The client's own close_notify is not waited for.
       SSL_set_shutdown(stream.native_handle(), SSL_RECEIVED_SHUTDOWN);
       stream.async_shutdown([this, done = std::move(done)](boost::system::error_code error) {
         if (socket_ < 0) return;
-        error ? done(false) : EndSending(done);
+        error ? Finish(done, false) : EndSending(done);
       });
     } else {
-      EndSending(std::move(done));
+      EndSending(done);
     }
   }
   // To be called before another closes the socket: `done` is not called any more.
   void Cancel();
 
  private:
-  void EndSending(Done done);
-  void Look(Done done);
+  using Handler = std::function<void(boost::system::error_code)>;
+
+  void EndSending(const Done& done);
+  void Look(const Done& done);
+  void Finish(const Done& done, bool delivered);
   bool Discard();
 
+  // Calls its argument when the client sends something or ends its side.
+  std::function<void(Handler)> await_bytes_;
+  bool awaits_bytes_ = false;
   boost::asio::steady_timer pause_;
   Duration pause_length_ = std::chrono::milliseconds(5);
   int socket_ = -1;

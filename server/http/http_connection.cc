@@ -172,7 +172,11 @@ class ConnectionOver final : public HttpConnection,
     if (error) return;
     response_.body.reset();
     held_.phase = ConnectionPhase::kEnding;
-    end_.Begin(stream_, tcp_stream().socket().native_handle(), give_up_, [self = Self()](bool) {});
+    end_.Begin(stream_, tcp_stream().socket(), give_up_, [self = Self()](bool delivered) {
+      ErrorCode ignored;
+      if (delivered) self->tcp_stream().socket().set_option(tcp::socket::linger(false, 0), ignored);
+      self->tcp_stream().close();
+    });
   }
 
   void CountTimeout() { ++counters_.timeouts; }

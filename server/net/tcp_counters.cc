@@ -15,6 +15,7 @@ TcpCounters ReadTcpCounters(int socket) {
   counters.received_bytes = static_cast<std::int64_t>(info.tcpi_bytes_received);
   counters.written_bytes =
       static_cast<std::int64_t>(info.tcpi_bytes_sent) + std::int64_t{info.tcpi_notsent_bytes};
+  counters.acknowledged_bytes = static_cast<std::int64_t>(info.tcpi_bytes_acked);
   // TCP_ESTABLISHED and TCP_CLOSE_WAIT, which only the C library's header names. In all later
   // states this side has closed.
   constexpr int kEstablished = 1;

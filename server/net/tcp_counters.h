@@ -10,7 +10,9 @@ namespace normd {
 struct TcpCounters {
   std::int64_t received_bytes = 0;  // In order, read or not.
   std::int64_t written_bytes = 0;   // By this side, sent or not.
-  bool closed = false;              // By this side.
+  // Of the written ones, with one for each end of the connection's sending.
+  std::int64_t acknowledged_bytes = 0;
+  bool closed = false;  // By this side.
 };
 
 // Zeros for other sockets.

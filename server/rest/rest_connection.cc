@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "server/accept/client_status.h"
 #include "server/http/certificate_names.h"
 #include "server/http/connection_end.h"
+#include "server/net/tcp_counters.h"
 #include "server/rest/incoming_body.h"
 #include "server/rest/request_reader.h"
 #include "server/rest/rest_call.h"
@@ -78,7 +80,7 @@ class ConnectionOver final : public RestConnection,
   }
 
   void Check(TimePoint now) override {
-    if (ended_ || now < due_) return;
+    if (ended_ || (now < due_ && !IsUntaken(now))) return;
     switch (phase_) {
       case Phase::kOpening:
       case Phase::kHead: parts_.metrics.RecordEnded(ConnectionEnding::kHandshakeTimeout); break;
@@ -86,10 +88,7 @@ class ConnectionOver final : public RestConnection,
         if (body_.BringsEnough()) return Expect(Phase::kBody, options_.message_timeout);
         parts_.metrics.RecordEnded(ConnectionEnding::kMessageTimeout);
         break;
-      case Phase::kIdle:
-        if (now >= idle_until_ || !IsDelivered(socket().native_handle())) return End();
-        due_ = idle_until_;
-        return;
+      case Phase::kIdle: return End(now);
       default: break;
     }
     Drop();
@@ -102,6 +101,10 @@ class ConnectionOver final : public RestConnection,
 
   void CloseIdle() override {
     if (phase_ == Phase::kOpening || phase_ == Phase::kIdle) Close();
+  }
+
+  void CloseEnding() override {
+    if (phase_ == Phase::kEnding && !ended_) Close();
   }
 
   void Drop() override {
@@ -161,7 +164,7 @@ class ConnectionOver final : public RestConnection,
       client_ended_ = true;
       // The response is on its way, and the client may have ended only its side.
       if (phase_ == Phase::kWriting || phase_ == Phase::kEnding) return;
-      return phase_ == Phase::kIdle ? End() : Drop();
+      return phase_ == Phase::kIdle ? End(Now() + options_.response_timeout) : Drop();
     }
     if (phase_ == Phase::kBody) return Follow(body_.Take(bytes));
     buffer_.commit(bytes);
@@ -306,23 +309,22 @@ class ConnectionOver final : public RestConnection,
            options_.response_timeout > Duration(0)
                ? options_.response_timeout + std::chrono::seconds(reply_.bytes() >> 20)
                : Duration(0));
-    response_due_ = due_;
     asio::async_write(stream_, reply_.parts(), TransferAll(),
                       [self = Self()](ErrorCode error, std::size_t) { self->Sent(error); });
   }
 
   void Sent(ErrorCode error) {
     if (call_ != nullptr && (error || ended_)) {
-      call_->SetCode(Now() < response_due_ ? absl::StatusCode::kCancelled
-                                           : absl::StatusCode::kDeadlineExceeded);
+      call_->SetCode(Now() < due_ ? absl::StatusCode::kCancelled
+                                  : absl::StatusCode::kDeadlineExceeded);
     }
     EndCall();
     reply_.Clear();
     if (error || ended_) return Drop();
-    if (!head_.keep_alive) return End();
+    if (!head_.keep_alive) return End(due_);
+    may_be_untaken_ = true;
     head_ = RestHead();
     Expect(Phase::kIdle, options_.max_idle);
-    idle_until_ = std::exchange(due_, std::min(due_, response_due_));
     if (buffer_.size() > 0) return ReadHeadOf();
     if (!reading_ && buffer_.capacity() > kReadBytes) buffer_.shrink_to_fit();
     Read();
@@ -334,11 +336,29 @@ class ConnectionOver final : public RestConnection,
     reader_.reset();
   }
 
-  // The client has what is left of the response's time to take it from the kernel.
-  void End() {
+  // Whether the client has left a response with the kernel for longer than it may, whatever it has
+  // asked for since.
+  bool IsUntaken(TimePoint now) {
+    if (!may_be_untaken_ || phase_ == Phase::kEnding || options_.response_timeout <= Duration(0)) {
+      return false;
+    }
+    const int descriptor = socket().native_handle();
+    const std::int64_t left = UndeliveredBytes(descriptor);
+    const std::int64_t acknowledged = ReadTcpCounters(descriptor).acknowledged_bytes;
+    if (left == 0 || acknowledged >= untaken_mark_) untaken_due_ = kNever;
+    may_be_untaken_ = left > 0;
+    if (left > 0 && untaken_due_ == kNever) {
+      untaken_mark_ = acknowledged + left;
+      untaken_due_ = now + options_.response_timeout + std::chrono::seconds(left >> 20);
+    }
+    return now >= untaken_due_;
+  }
+
+  // The client has until `due` to take what the kernel has, and kLinger at least.
+  void End(TimePoint due) {
     phase_ = Phase::kEnding;
-    due_ = std::max(response_due_, Now() + kLinger);
-    end_.Begin(stream_, socket().native_handle(), due_,
+    due_ = std::max(due, Now() + kLinger);
+    end_.Begin(stream_, socket(), due_,
                [self = Self()](bool delivered) { delivered ? self->Close() : self->Drop(); });
   }
 
@@ -364,8 +384,11 @@ class ConnectionOver final : public RestConnection,
   bool reading_ = false;
   bool client_ended_ = false;
   bool ended_ = false;
-  TimePoint response_due_;  // The client is to have the last response by then.
-  TimePoint idle_until_;
+  // Of what the kernel had at an earlier look, the client is to have all by then: as many bytes are
+  // to be acknowledged.
+  TimePoint untaken_due_ = kNever;
+  std::int64_t untaken_mark_ = 0;
+  bool may_be_untaken_ = false;  // There has been a response since the kernel had nothing.
   boost::beast::flat_buffer buffer_;
 
   // For the request in progress.

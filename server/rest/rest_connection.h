@@ -43,6 +43,8 @@ class RestConnection {
   virtual void Drain() = 0;
   // Ends it if it waits for a request.
   virtual void CloseIdle() = 0;
+  // Closes it if it waits until its last response is delivered: from then on the kernel alone does.
+  virtual void CloseEnding() = 0;
   // Ends it at once, with its call.
   virtual void Drop() = 0;
 

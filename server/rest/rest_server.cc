@@ -227,6 +227,7 @@ class RestServerImpl final : public RestServer {
     Stop();
     for (auto& worker : workers_) worker->ForEach([](RestConnection& one) { one.CloseIdle(); });
     places_.WaitNone(SteadyNow() + grace);
+    for (auto& worker : workers_) worker->ForEach([](RestConnection& one) { one.CloseEnding(); });
   }
 
  private:
