@@ -9,12 +9,10 @@
 namespace normd {
 namespace {
 
-constexpr std::size_t kWeightAlignment = 256;
-
 // Appends a part to a block that has `total` bytes so far, and returns its place.
 std::size_t Place(std::size_t bytes, std::size_t& total) {
   const std::size_t begin = total;
-  total += (bytes + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment;
+  total += AlignForDevice(bytes);
   return begin;
 }
 

@@ -11,8 +11,6 @@
 namespace normd {
 namespace {
 
-constexpr std::size_t kParameterAlignment = 256;
-
 // A parameter and its number of elements.
 struct Sized {
   norm::ParamVector* param;
@@ -60,8 +58,7 @@ absl::StatusOr<DeviceNorm::Copy> DeviceNorm::UploadTo(const NormProgram& program
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (params[i].param->data == nullptr) continue;
     offsets[i] = total;
-    total +=
-        (bytes_of(params[i]) + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
+    total += AlignForDevice(bytes_of(params[i]));
   }
   if (total == 0) return copy;
 
