@@ -123,7 +123,9 @@ DeviceWave DeviceWaves::Next() {
       continue;
     }
     const bool copies = item.link_in_bytes > 0 || item.link_out_bytes > 0;
-    const bool is_alone = large_ && !wave.items.empty() && copies != (wave.link_bytes > 0);
+    const bool is_alone = large_ && wave.request_bytes > 0 &&
+                          item.request->geometry.LargerBytes() > 0 &&
+                          copies != (wave.link_bytes > 0);
     if (is_alone || wave.arena_bytes + item.arena_bytes > arena_bytes_) {
       request = std::move(item.request);
       break;

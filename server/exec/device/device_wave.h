@@ -88,7 +88,7 @@ struct DeviceWave {
 
 // Divides a batch into waves for an arena. They keep the order of the requests, but a large batch
 // has those with tensors on a device first: where nothing needs a copy, they are waves of their
-// own, because these need no pieces.
+// own, because these need no pieces. Requests without elements are part of either.
 class DeviceWaves {
  public:
   // All are borrowed. Of a `large` batch.
