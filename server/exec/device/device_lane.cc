@@ -18,8 +18,6 @@ DeviceLane::DeviceLane(Device& device, PinnedPool& pool, LaneMetrics& metrics, c
       metrics_(metrics),
       clock_(clock),
       options_(options),
-      name_(options.name.empty() ? absl::StrCat(device.name(), "/", options.lane_index)
-                                 : options.name),
       access_{false, true, device.ordinal()},
       results_(pool, clock) {}
 
@@ -47,7 +45,7 @@ absl::StatusOr<std::unique_ptr<DeviceLane>> DeviceLane::Create(Device& device, P
 
 absl::Status DeviceLane::Execute(std::unique_ptr<Batch> batch) {
   const TimePoint begin = clock_.Now();
-  BatchInfo info{batch->id, 0, 0, name_};
+  BatchInfo info{batch->id, 0, 0, name()};
   for (std::unique_ptr<Request>& request : batch->requests) {
     absl::Status status = CheckWanted(*request, begin);
     if (status.ok()) status = CheckMemory(*request, access_);
@@ -62,7 +60,7 @@ absl::Status DeviceLane::Execute(std::unique_ptr<Batch> batch) {
   requests.erase(std::remove(requests.begin(), requests.end(), nullptr), requests.end());
   absl::Status status;
   if (!device_.usable()) {
-    status = absl::InternalError(absl::StrCat(name_, ": the device is no longer usable"));
+    status = absl::InternalError(absl::StrCat(name(), ": the device is no longer usable"));
     SetRetryAfter(Duration(0), status);
     for (auto& request : requests) Fail(std::move(request), status);
   } else if (!requests.empty()) {
@@ -86,7 +84,7 @@ absl::Status DeviceLane::ExecuteLive(Batch& batch, const BatchInfo& info) {
     metrics_.AddCopied(static_cast<std::int64_t>(wave.copied_in_bytes),
                        static_cast<std::int64_t>(wave.copied_out_bytes));
     if (!status.ok()) {
-      status = absl::Status(status.code(), absl::StrCat(name_, ": ", status.message()));
+      status = absl::Status(status.code(), absl::StrCat(name(), ": ", status.message()));
     }
     // Any other error is the batch's own: it was refused, and the device is unchanged.
     const bool device_failed = absl::IsInternal(status) || !device_.usable();

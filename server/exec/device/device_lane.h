@@ -32,9 +32,9 @@
 namespace normd {
 
 struct DeviceLaneOptions {
-  std::size_t device_index = 0;                     // See DeviceSite.
-  int lane_index = 0;                               // Likewise.
-  std::string name;                                 // Empty: the device's and the index.
+  std::size_t device_index = 0;  // See DeviceSite.
+  int lane_index = 0;            // Likewise.
+  std::string name;
   std::size_t arena_bytes = std::size_t{80} << 20;  // Device memory; bounds the bytes in flight.
   // A chunk of pinned staging; one gather, one copy in.
   std::size_t chunk_bytes = std::size_t{4} << 20;
@@ -52,7 +52,7 @@ class DeviceLane final : public Lane {
                                                             const Clock& clock,
                                                             const DeviceLaneOptions& options);
 
-  const std::string& name() const override { return name_; }
+  const std::string& name() const override { return options_.name; }
   const std::string& device() const override { return device_.name(); }
   MemoryAccess access() const override { return access_; }
   absl::Status Execute(std::unique_ptr<Batch> batch) override;
@@ -70,7 +70,6 @@ class DeviceLane final : public Lane {
   LaneMetrics& metrics_;
   const Clock& clock_;
   const DeviceLaneOptions options_;
-  const std::string name_;
   const MemoryAccess access_;
 
   ResultMemory results_;

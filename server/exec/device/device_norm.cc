@@ -80,10 +80,10 @@ absl::StatusOr<DeviceNorm::Copy> DeviceNorm::UploadTo(const NormProgram& program
   return copy;
 }
 
-absl::StatusOr<std::unique_ptr<DeviceNorm>> DeviceNorm::Upload(const NormProgram& program,
-                                                               absl::Span<Device* const> devices) {
+absl::StatusOr<std::unique_ptr<DeviceNorm>> DeviceNorm::Upload(
+    const NormProgram& program, absl::Span<const std::unique_ptr<Device>> devices) {
   std::unique_ptr<DeviceNorm> state(new DeviceNorm(program));
-  for (Device* device : devices) {
+  for (const std::unique_ptr<Device>& device : devices) {
     absl::StatusOr<Copy> copy = UploadTo(program, *device);
     if (!copy.ok()) {
       return absl::Status(copy.status().code(), absl::StrCat("parameters on ", device->name(), ": ",

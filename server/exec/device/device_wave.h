@@ -78,7 +78,7 @@ struct DeviceWave {
   std::vector<Item> items;
   std::size_t arena_bytes = 0;
   std::size_t front_bytes = 0;
-  std::size_t link_bytes = 0;  // Of each request those in or out, whichever are more.
+  std::size_t link_bytes = 0;  // Each item's bytes in or out, whichever are more.
   // Bytes of each request's inputs or of its outputs, whichever are more.
   std::size_t request_bytes = 0;
   std::size_t copied_in_bytes = 0;
@@ -91,7 +91,7 @@ struct DeviceWave {
 // own, because these need no pieces. Requests without elements are part of either.
 class DeviceWaves {
  public:
-  // All are borrowed. Of a `large` batch.
+  // Borrows the batch and `overwrites`.
   DeviceWaves(Batch& batch, bool large, absl::Span<const int> overwrites,
               const MemoryAccess& access, std::size_t arena_bytes);
 
