@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -26,14 +27,11 @@ std::array<Sized, 5> All(const norm::NormSpec& spec, norm::NormParams& params) {
            {&params.input_bias, spec.channels}}};
 }
 
-// The input that an output's place in memory may be, as kernels/norm.h allows.
-std::vector<int> OverwritesOf(const norm::NormSpec& spec) {
+std::vector<int> OverwritesOf(const NormProgram& program, std::size_t outputs) {
   std::vector<int> overwrites;
-  for (const norm::SegmentOutput output : norm::OutputsOf(spec)) {
-    const bool is_y =
-        output == norm::SegmentOutput::kY && spec.quantization == norm::Quantization::kNone;
-    const bool is_residual = output == norm::SegmentOutput::kResidualOut && spec.residual;
-    overwrites.push_back(is_y ? 0 : is_residual ? 1 : DeviceProgram::kNone);
+  for (std::size_t o = 0; o < outputs; ++o) {
+    const std::optional<std::size_t> input = OverwritableInput(program, o);
+    overwrites.push_back(input ? static_cast<int>(*input) : DeviceProgram::kNone);
   }
   return overwrites;
 }
@@ -44,7 +42,7 @@ DeviceNorm::DeviceNorm(const NormProgram& program)
     : program_(program),
       inputs_(norm::InputsOf(program.Spec(norm::DType::kFloat32))),
       outputs_(norm::OutputsOf(program.Spec(norm::DType::kFloat32))),
-      overwrites_(OverwritesOf(program.Spec(norm::DType::kFloat32))) {}
+      overwrites_(OverwritesOf(program, outputs_.size())) {}
 
 absl::StatusOr<DeviceNorm::Copy> DeviceNorm::UploadTo(const NormProgram& program, Device& device) {
   Copy copy;
