@@ -18,7 +18,7 @@ DeviceLane::DeviceLane(Device& device, PinnedPool& pool, LaneMetrics& metrics, c
       metrics_(metrics),
       clock_(clock),
       options_(options),
-      access_{false, true, device.ordinal()},
+      access_{false, device.ordinal()},
       results_(pool, clock) {}
 
 absl::StatusOr<std::unique_ptr<DeviceLane>> DeviceLane::Create(Device& device, PinnedPool& pool,
