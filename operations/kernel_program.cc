@@ -12,9 +12,12 @@ std::optional<std::size_t> OverwritableInput(const NormProgram& program, std::si
   const norm::NormSpec& spec = program.Spec(norm::DType::kFloat32);
   const std::vector<norm::SegmentOutput> outputs = norm::OutputsOf(spec);
   if (output >= outputs.size()) return std::nullopt;
-  const norm::SegmentInput place = outputs[output] == norm::SegmentOutput::kY
-                                       ? norm::SegmentInput::kX
-                                       : norm::SegmentInput::kResidual;
+  const bool is_y = outputs[output] == norm::SegmentOutput::kY;
+  if (is_y ? spec.quantization != norm::Quantization::kNone
+           : outputs[output] != norm::SegmentOutput::kResidualOut) {
+    return std::nullopt;
+  }
+  const norm::SegmentInput place = is_y ? norm::SegmentInput::kX : norm::SegmentInput::kResidual;
   const std::vector<norm::SegmentInput> inputs = norm::InputsOf(spec);
   const auto found = std::find(inputs.begin(), inputs.end(), place);
   if (found == inputs.end()) return std::nullopt;

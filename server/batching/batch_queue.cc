@@ -14,10 +14,6 @@
 namespace normd {
 namespace {
 
-void FailAll(std::vector<std::unique_ptr<Request>> requests, const absl::Status& status) {
-  for (std::unique_ptr<Request>& request : requests) Fail(std::move(request), status);
-}
-
 void FailExpired(std::vector<std::unique_ptr<Request>> requests) {
   for (std::unique_ptr<Request>& request : requests) {
     absl::Status status = WaitedTooLong(*request);
@@ -32,7 +28,8 @@ void FailExpired(std::vector<std::unique_ptr<Request>> requests) {
 // a delay wakes one thread and not all. The reaper waits in `reaper`. Before it sleeps, a taker
 // may spin, waiting for a call; while one does, it is called and no sleeper.
 //
-// Every change under the lock ends with Plan, which says whom to wake so that this holds:
+// Every change under the lock, a Change, ends with Plan, which says whom to wake so that this
+// holds:
 // - while a batch may go and a taker sleeps, one taker is on its way (`taker_called`), and every
 //   taker plans again before it leaves with its batch, which calls the next one;
 // - while a line is held back and a taker sleeps, the timer's time is not later than the line's, or
@@ -49,6 +46,9 @@ struct BatchQueue::Impl {
     bool reaper = false;
     bool everyone = false;
   };
+
+  // Holds the lock. At its end those whom the change concerns wake, once the lock is released.
+  class Change;
 
   // A request that is to be computed by the thread that brought it.
   struct InlineRun {
@@ -104,6 +104,23 @@ struct BatchQueue::Impl {
   CondVar timer;
   CondVar reaper;
   InputStager* stager = nullptr;  // Constant after StageWith.
+};
+
+class ABSL_SCOPED_LOCKABLE BatchQueue::Impl::Change {
+ public:
+  explicit Change(Impl& impl) ABSL_EXCLUSIVE_LOCK_FUNCTION(impl.mutex) : impl_(impl) {
+    impl_.mutex.Lock();
+  }
+  ~Change() ABSL_UNLOCK_FUNCTION() {
+    const Wake wake = impl_.Plan();
+    impl_.mutex.Unlock();
+    impl_.Send(wake);
+  }
+  Change(const Change&) = delete;
+  Change& operator=(const Change&) = delete;
+
+ private:
+  Impl& impl_;
 };
 
 BatchQueue::Impl::InlineRun BatchQueue::Impl::TryTakeInline(std::unique_ptr<Request>& request,
@@ -269,18 +286,15 @@ void BatchQueue::RunInlineOn(std::vector<BatchRunner*> runners) {
 
 BatchQueue::Poll BatchQueue::TryTake() {
   Poll poll;
-  Impl::Wake wake;
   std::vector<std::unique_ptr<Request>> expired;
   {
-    MutexLock lock(impl_->mutex);
+    const Impl::Change change(*impl_);
     const TimePoint now = impl_->clock.Now();
     expired = impl_->waiting.RemoveExpired(now);
     poll.batch = impl_->waiting.TakeBatch(now);
     poll.ask_again = impl_->waiting.NextBatch();
     poll.finished = poll.batch == nullptr && impl_->Finished();
-    wake = impl_->Plan();
   }
-  impl_->Send(wake);
   FailExpired(std::move(expired));
   return poll;
 }
@@ -290,10 +304,9 @@ std::unique_ptr<Batch> BatchQueue::Take() {
   for (;;) {
     std::unique_ptr<Batch> batch;
     bool finished = false;
-    Impl::Wake wake;
     std::vector<std::unique_ptr<Request>> expired;
     {
-      MutexLock lock(impl_->mutex);
+      const Impl::Change change(*impl_);
       for (;;) {
         const TimePoint now = impl_->clock.Now();
         expired = impl_->waiting.RemoveExpired(now);
@@ -316,95 +329,69 @@ std::unique_ptr<Batch> BatchQueue::Take() {
         }
         --impl_->waiting_takers;
       }
-      wake = impl_->Plan();
     }
-    impl_->Send(wake);
     FailExpired(std::move(expired));
     if (batch != nullptr || finished) return batch;
   }
 }
 
 void BatchQueue::Cancel(std::uint64_t request_id) {
-  Impl::Wake wake;
   std::unique_ptr<Request> request;
   {
-    MutexLock lock(impl_->mutex);
+    const Impl::Change change(*impl_);
     request = impl_->waiting.Remove(request_id, impl_->clock.Now());
-    wake = impl_->Plan();
   }
-  impl_->Send(wake);
   if (request != nullptr) {
     Fail(std::move(request), absl::CancelledError("the client cancelled the request"));
   }
 }
 
 TimePoint BatchQueue::ExpireDue() {
-  Impl::Wake wake;
   std::vector<std::unique_ptr<Request>> expired;
   TimePoint next = kNever;
   {
-    MutexLock lock(impl_->mutex);
+    const Impl::Change change(*impl_);
     expired = impl_->waiting.RemoveExpired(impl_->clock.Now());
     next = impl_->waiting.NextDeadline();
-    wake = impl_->Plan();
   }
-  impl_->Send(wake);
   FailExpired(std::move(expired));
   return next;
 }
 
 void BatchQueue::Reap() {
-  for (;;) {
-    bool finished = false;
-    Impl::Wake wake;
+  for (bool finished = false; !finished;) {
     std::vector<std::unique_ptr<Request>> expired;
     {
-      MutexLock lock(impl_->mutex);
+      const Impl::Change change(*impl_);
       for (;;) {
         expired = impl_->waiting.RemoveExpired(impl_->clock.Now());
         finished = impl_->Finished();
         if (finished || !expired.empty()) break;
         impl_->WaitForDeadline();
       }
-      wake = impl_->Plan();
     }
-    impl_->Send(wake);
     FailExpired(std::move(expired));
-    if (finished) return;
   }
 }
 
 void BatchQueue::EndQueueDelay() {
-  Impl::Wake wake;
-  {
-    MutexLock lock(impl_->mutex);
-    impl_->waiting.EndQueueDelay();
-    wake = impl_->Plan();
-  }
-  impl_->Send(wake);
+  const Impl::Change change(*impl_);
+  impl_->waiting.EndQueueDelay();
 }
 
 void BatchQueue::Close() {
-  Impl::Wake wake;
-  {
-    MutexLock lock(impl_->mutex);
-    impl_->closed = true;
-    impl_->waiting.EndQueueDelay();
-    wake = impl_->Plan();
-  }
-  impl_->Send(wake);
+  const Impl::Change change(*impl_);
+  impl_->closed = true;
+  impl_->waiting.EndQueueDelay();
 }
 
 void BatchQueue::Abort(const absl::Status& status) {
-  Impl::Wake wake;
   std::vector<std::unique_ptr<Request>> all;
   {
-    MutexLock lock(impl_->mutex);
+    const Impl::Change change(*impl_);
     all = impl_->waiting.RemoveAll(impl_->clock.Now());
-    wake = impl_->Plan();
   }
-  impl_->Send(wake);
-  FailAll(std::move(all), status);
+  for (std::unique_ptr<Request>& request : all) Fail(std::move(request), status);
 }
 
 std::int64_t BatchQueue::waiting_requests() const {

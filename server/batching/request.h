@@ -173,7 +173,6 @@ struct Batch {
   std::shared_ptr<const Model> model;
   norm::DType dtype = norm::DType::kFloat32;
   absl::InlinedVector<std::unique_ptr<Request>, 1> requests;
-  std::int64_t rows = 0;
   std::int64_t bytes = 0;
   TimePoint taken{};
   // Receives the time from `taken` to its end; null: none does. shared: a batch may outlive the

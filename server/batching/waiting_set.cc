@@ -170,7 +170,6 @@ std::unique_ptr<Batch> WaitingSet::TakeInline(std::unique_ptr<Request>& request,
   batch->id = next_batch_id_++;
   batch->model = request->model;
   batch->dtype = request->dtype;
-  batch->rows = facts.rows;
   batch->bytes = facts.bytes;
   batch->taken = now;
   request->admitted = now;
@@ -249,7 +248,6 @@ std::unique_ptr<Batch> WaitingSet::TakeBatch(TimePoint now) {
   Exit(group);
   for (std::size_t i = 0; i < decision.take; ++i) {
     const WaitingRequest& facts = prefix_[i];
-    batch->rows += facts.rows;
     batch->bytes += facts.bytes;
     group.end += Charge(facts);
     cost += Cost(facts);

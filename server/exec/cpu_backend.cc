@@ -1,15 +1,28 @@
 #include "server/exec/cpu_backend.h"
 
 #include <algorithm>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/buffer_pool.h"
 #include "kernels/cpu/normalize.h"
 #include "server/exec/cpu_lane.h"
-#include "server/exec/cpu_programs.h"
+#include "server/exec/cpu_linear_norm.h"
+#include "server/exec/cpu_norm.h"
 
 namespace normd {
 namespace {
+
+using State = absl::StatusOr<std::unique_ptr<BackendState>>;
+
+// The implementation of each kernel contract.
+struct ProgramMaker {
+  State operator()(const NormProgram& program) const { return std::make_unique<CpuNorm>(program); }
+  State operator()(const LinearNormProgram& program) const {
+    return CpuLinearNorm::Create(program, kernels);
+  }
+  const norm::cpu::Executor& kernels;
+};
 
 class CpuBackend final : public Backend {
  public:
@@ -73,6 +86,11 @@ class CpuBackend final : public Backend {
 std::unique_ptr<Backend> CreateCpuBackend(const BackendOptions& options, Metrics& metrics,
                                           const Clock& clock) {
   return std::make_unique<CpuBackend>(options, metrics, clock);
+}
+
+absl::StatusOr<std::unique_ptr<BackendState>> MakeCpuProgram(const Model& model,
+                                                             const norm::cpu::Executor& kernels) {
+  return std::visit(ProgramMaker{kernels}, model.program());
 }
 
 }  // namespace normd

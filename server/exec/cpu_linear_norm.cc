@@ -45,12 +45,8 @@ absl::Status CpuLinearNormRun::Place(CpuItem& item) {
 }
 
 absl::Status CpuLinearNormRun::Launch() {
-  absl::Status status;
-  if (!segments_.empty()) {
-    status = FromKernel(layer_->Compute(dtype_, segments_.data(), segments_.size()));
-  }
-  Forget();
-  return status;
+  if (segments_.empty()) return absl::OkStatus();
+  return FromKernel(layer_->Compute(dtype_, segments_.data(), segments_.size()));
 }
 
 }  // namespace

@@ -145,21 +145,12 @@ absl::Status CpuNormRun::Open(CpuItem& item, Sources& sources) {
   return absl::OkStatus();
 }
 
-// x is gathered where y goes, the residual where residual_out goes, if they have the same type:
-// each may replace its input, and no input is read after that. Null for others.
+// An input is gathered where the output goes that may replace it: nobody reads it after that. Null
+// for others.
 std::byte* CpuNormRun::PlaceOf(const CpuItem& item, std::size_t input) const {
-  const Geometry& geometry = item.request->geometry;
-  const norm::SegmentInput kind = norm_->inputs()[input];
-  for (std::size_t i = 0; i < norm_->outputs().size(); ++i) {
-    const norm::SegmentOutput output = norm_->outputs()[i];
-    const bool same_place =
-        (kind == norm::SegmentInput::kX && output == norm::SegmentOutput::kY) ||
-        (kind == norm::SegmentInput::kResidual && output == norm::SegmentOutput::kResidualOut);
-    if (same_place && geometry.inputs[input].dtype == geometry.outputs[i].dtype) {
-      return item.outputs[i];
-    }
-  }
-  return nullptr;
+  const auto& overwritten = norm_->overwritten();
+  const auto output = std::find(overwritten.begin(), overwritten.end(), input);
+  return output == overwritten.end() ? nullptr : item.outputs[output - overwritten.begin()];
 }
 
 // Makes room for another sample of each input. Computed samples no longer need their spare memory.
@@ -193,14 +184,9 @@ const std::byte* CpuNormRun::Take(Source& source, std::int64_t sample, std::int6
 }
 
 absl::Status CpuNormRun::Launch() {
-  absl::Status status;
-  if (!segments_.empty()) {
-    status = FromKernel(resources().kernels.Normalize(SpecOf(spec_, channels_),
-                                                      ParamsOf(params_, channels_),
-                                                      segments_.data(), segments_.size()));
-  }
-  Forget();
-  return status;
+  if (segments_.empty()) return absl::OkStatus();
+  return FromKernel(resources().kernels.Normalize(
+      SpecOf(spec_, channels_), ParamsOf(params_, channels_), segments_.data(), segments_.size()));
 }
 
 void CpuNormRun::Forget() {
@@ -222,6 +208,9 @@ CpuNorm::CpuNorm(const NormProgram& program)
   Widen(spec.channels, params_.mean);
   Widen(spec.channels, params_.variance);
   Widen(spec.channels, params_.input_bias);
+  for (std::size_t o = 0; o < outputs_.size(); ++o) {
+    overwritten_.push_back(OverwritableInput(program, o));
+  }
 }
 
 void CpuNorm::Widen(std::int64_t elements, norm::ParamVector& param) {

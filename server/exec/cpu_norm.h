@@ -3,7 +3,9 @@
 #ifndef NORMD_SERVER_EXEC_CPU_NORM_H_
 #define NORMD_SERVER_EXEC_CPU_NORM_H_
 
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/segment_tensors.h"
@@ -27,6 +29,8 @@ class CpuNorm final : public CpuProgram {
   // A request's tensors, in order.
   const std::vector<norm::SegmentInput>& inputs() const { return inputs_; }
   const std::vector<norm::SegmentOutput>& outputs() const { return outputs_; }
+  // For each output the input that it may replace.
+  const std::vector<std::optional<std::size_t>>& overwritten() const { return overwritten_; }
   std::unique_ptr<CpuRun> MakeRun(const CpuResources& resources) const override;
 
  private:
@@ -37,6 +41,7 @@ class CpuNorm final : public CpuProgram {
   std::vector<std::vector<float>> widened_;  // The memory of these.
   const std::vector<norm::SegmentInput> inputs_;
   const std::vector<norm::SegmentOutput> outputs_;
+  std::vector<std::optional<std::size_t>> overwritten_;
 };
 
 }  // namespace normd

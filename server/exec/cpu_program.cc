@@ -14,11 +14,8 @@ void CpuRun::Begin(const BackendState& state, norm::DType dtype) {
 
 void CpuRun::Compute() {
   const TimePoint start = resources_.clock.Now();
-  if (status_.ok()) {
-    status_ = Launch();
-  } else {
-    Forget();
-  }
+  if (status_.ok()) status_ = Launch();
+  Forget();
   computed_ = resources_.clock.Now();
   compute_time_ += computed_ - start;
 }

@@ -70,9 +70,8 @@ class CpuRun {
 
  private:
   virtual void Start(const BackendState& state, norm::DType dtype) = 0;
-  // Computes all segments, and removes them.
-  virtual absl::Status Launch() = 0;
-  virtual void Forget() = 0;
+  virtual absl::Status Launch() = 0;  // Computes the segments of the placed requests.
+  virtual void Forget() = 0;          // Removes them.
 
   const CpuResources resources_;
   absl::Status status_;

@@ -12,14 +12,13 @@ namespace normd {
 // Tensors in other host memory are copied once, to or from the lane's memory; see gather.h. The
 // host cannot touch device memory, so a tensor there needs a lane that can.
 struct MemoryAccess {
-  bool host = true;
-  bool pinned = true;
+  bool host = true;  // All of it; false: only what is pinned.
   std::optional<int> device;
 
   bool Includes(const MemoryPlace& place) const {
     switch (place.kind) {
       case MemoryKind::kHost: return host;
-      case MemoryKind::kPinned: return pinned;
+      case MemoryKind::kPinned: return true;
       case MemoryKind::kDevice: break;
     }
     return device == place.device;

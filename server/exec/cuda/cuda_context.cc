@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/exec/cuda/cuda_device_count.h"
 #include "server/exec/kernel_status.h"
 
 namespace normd {
@@ -34,6 +33,23 @@ bool IsSticky(cudaError_t error) {
 
 }  // namespace
 
+std::string TakeError(cudaError_t error) {
+  static_cast<void>(cudaGetLastError());
+  return absl::StrCat(cudaGetErrorName(error), ", ", cudaGetErrorString(error));
+}
+
+void* FindDriverFunction(const char* name, unsigned version) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  if (cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, &found) ==
+          cudaSuccess &&
+      found == cudaDriverEntryPointSuccess) {
+    return function;
+  }
+  static_cast<void>(cudaGetLastError());
+  return nullptr;
+}
+
 CudaContext::CudaContext(int index) : index_(index), name_(absl::StrCat("cuda:", index)) {}
 
 absl::StatusOr<std::shared_ptr<CudaContext>> CudaContext::Open(int index) {
@@ -45,9 +61,11 @@ absl::StatusOr<std::shared_ptr<CudaContext>> CudaContext::Open(int index) {
 absl::Status CudaContext::Initialize() {
   cudaDeviceProp properties{};
   if (cudaGetDeviceProperties(&properties, index_) != cudaSuccess) {
+    int count = 0;
+    static_cast<void>(cudaGetDeviceCount(&count));
     static_cast<void>(cudaGetLastError());
     return absl::FailedPreconditionError(
-        absl::StrCat("device: ", name_, " is not here; ", CudaDeviceCount(), " found"));
+        absl::StrCat("device: ", name_, " is not here; ", count, " found"));
   }
   description_ = absl::StrCat(properties.name, ", ", properties.totalGlobalMem >> 20, " MiB");
   if (absl::Status status = Enter(); !status.ok()) return status;
@@ -55,26 +73,17 @@ absl::Status CudaContext::Initialize() {
   if (!limits.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(name_, ": ", limits.message()));
   }
-  // The program is not linked with the driver.
-  void* write_value = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  if (cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &write_value, 11070,
-                                       cudaEnableDefault, &found) != cudaSuccess ||
-      found != cudaDriverEntryPointSuccess) {
-    static_cast<void>(cudaGetLastError());
-    return absl::FailedPreconditionError(
-        absl::StrCat(name_, ": the driver has no cuStreamWriteValue32"));
-  }
-  write_value_ = reinterpret_cast<PFN_cuStreamWriteValue32_v11070>(write_value);
-  return absl::OkStatus();
+  write_value_ = reinterpret_cast<PFN_cuStreamWriteValue32_v11070>(
+      FindDriverFunction("cuStreamWriteValue32", 11070));
+  if (write_value_ != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(name_, ": the driver has no cuStreamWriteValue32"));
 }
 
 absl::Status CudaContext::Check(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return absl::OkStatus();
-  static_cast<void>(cudaGetLastError());  // Clears an error that is not sticky.
   if (IsSticky(error)) usable_.store(false, std::memory_order_relaxed);
-  const std::string text =
-      absl::StrCat(call, ": ", cudaGetErrorName(error), ", ", cudaGetErrorString(error));
+  const std::string text = absl::StrCat(call, ": ", TakeError(error));
   return error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(text)
                                             : absl::InternalError(text);
 }

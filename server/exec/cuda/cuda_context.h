@@ -31,6 +31,13 @@ using UniqueStream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, Destro
 using UniqueEvent = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, DestroyEvent>;
 using UniqueMemPool = std::unique_ptr<std::remove_pointer_t<cudaMemPool_t>, DestroyMemPool>;
 
+// The name and the text of `error`. Clears it, unless it is sticky, for the next call of this
+// thread.
+std::string TakeError(cudaError_t error);
+// The driver's function, in the form of that version; null if it has none. The program is not
+// linked with the driver.
+void* FindDriverFunction(const char* name, unsigned version);
+
 // Thread-safe. Constant after Open, but for what its functions change.
 class CudaContext {
  public:

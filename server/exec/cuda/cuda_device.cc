@@ -60,6 +60,15 @@ class CudaDevice final : public Device {
 
 }  // namespace
 
+int CudaDeviceCount() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return 0;
+  }
+  return count;
+}
+
 absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index) {
   absl::StatusOr<std::shared_ptr<CudaContext>> context = CudaContext::Open(index);
   if (!context.ok()) return context.status();

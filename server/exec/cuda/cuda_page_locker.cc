@@ -6,16 +6,14 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "server/exec/cuda/cuda_context.h"
 
 namespace normd {
 namespace {
 
-// The context stays usable after each of these errors; clears the error for the next call of this
-// thread.
+// The context stays usable after each of these errors.
 absl::Status Refused(cudaError_t error) {
-  static_cast<void>(cudaGetLastError());
-  return absl::FailedPreconditionError(
-      absl::StrCat("page-locking: ", cudaGetErrorName(error), ", ", cudaGetErrorString(error)));
+  return absl::FailedPreconditionError(absl::StrCat("page-locking: ", TakeError(error)));
 }
 
 class CudaPageLocker final : public PageLocker {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/exec/cuda/cuda_client_error.h"
-#include "server/exec/cuda/cuda_device_count.h"
+#include "server/exec/cuda/cuda_context.h"
+#include "server/exec/cuda/cuda_device.h"
 
 namespace normd {
 namespace {
@@ -37,7 +37,7 @@ class CudaSharedMemory final : public SharedDeviceMemory {
       error = cudaIpcOpenMemHandle(&data, raw, cudaIpcMemLazyEnablePeerAccess);
     }
     if (error == cudaSuccess) return static_cast<std::byte*>(data);
-    const std::string text = TakeClientError(error);
+    const std::string text = TakeError(error);
     if (error == cudaErrorMemoryAllocation || error == cudaErrorMapBufferObjectFailed) {
       return absl::ResourceExhaustedError(
           absl::StrCat("raw_handle: the driver can map no more memory of others: ", text));
@@ -52,7 +52,7 @@ class CudaSharedMemory final : public SharedDeviceMemory {
     cudaError_t error = cudaSetDevice(device);
     if (error == cudaSuccess) error = cudaPointerGetAttributes(&attributes, address);
     if (error != cudaSuccess) {
-      return absl::InvalidArgumentError(absl::StrCat("raw_handle: ", TakeClientError(error)));
+      return absl::InvalidArgumentError(absl::StrCat("raw_handle: ", TakeError(error)));
     }
     CUdeviceptr begin = 0;
     std::size_t bytes = 0;
@@ -80,17 +80,12 @@ class CudaSharedMemory final : public SharedDeviceMemory {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SharedDeviceMemory>> CreateCudaSharedMemory(std::vector<int> used) {
-  // The program is not linked with the driver.
-  void* address_range = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  if (cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &address_range, 3020,
-                                       cudaEnableDefault, &found) != cudaSuccess ||
-      found != cudaDriverEntryPointSuccess) {
-    static_cast<void>(cudaGetLastError());
+  const auto address_range = reinterpret_cast<PFN_cuMemGetAddressRange_v3020>(
+      FindDriverFunction("cuMemGetAddressRange", 3020));
+  if (address_range == nullptr) {
     return absl::FailedPreconditionError("the driver has no cuMemGetAddressRange");
   }
-  return std::make_unique<CudaSharedMemory>(
-      std::move(used), reinterpret_cast<PFN_cuMemGetAddressRange_v3020>(address_range));
+  return std::make_unique<CudaSharedMemory>(std::move(used), address_range);
 }
 
 }  // namespace normd

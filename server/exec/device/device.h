@@ -29,6 +29,12 @@ struct Segment;
 
 namespace normd {
 
+// The alignment of every tensor in a device's memory, in bytes.
+inline constexpr std::size_t kDeviceAlignment = 256;
+inline std::size_t AlignForDevice(std::size_t bytes) {
+  return (bytes + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
+}
+
 // A queue of asynchronous work on one device; work runs in the order in which it was enqueued. Used
 // by one thread. Every enqueueing function returns before the work is done: its memory must live,
 // and its source stay unchanged, until a later mark is reached or Wait returns.
@@ -100,7 +106,7 @@ class Device {
   virtual std::string description() const = 0;  // For the log: the product's name, its memory.
 
   // Allocates kDevice or kPinned memory, at start and at model load, never on the request path.
-  // Aligned to 256 bytes. ResourceExhausted, with the requested and the free amount.
+  // Aligned to kDeviceAlignment. ResourceExhausted, with the requested and the free amount.
   virtual absl::StatusOr<Buffer> Allocate(MemoryKind kind, std::size_t bytes) = 0;
   // Likewise. Includes Normalize's memory for batches of up to `largest_launch_bytes`; 0: for
   // copies, and fused layers, which bring their own memory.

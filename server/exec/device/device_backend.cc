@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "server/exec/device/device_programs.h"
+#include "server/exec/device/device_linear_norm.h"
+#include "server/exec/device/device_norm.h"
 
 namespace normd {
 namespace {
@@ -15,6 +17,20 @@ namespace {
 constexpr std::size_t kInlineChunkBytes = std::size_t{256} << 10;
 constexpr std::size_t kLeastChunkBytes = std::size_t{64} << 10;
 constexpr std::size_t kInlineSlackBytes = std::size_t{64} << 10;
+
+using State = absl::StatusOr<std::unique_ptr<BackendState>>;
+
+// The implementation of each kernel contract.
+struct ProgramMaker {
+  State operator()(const NormProgram& program) const {
+    return DeviceNorm::Upload(program, devices);
+  }
+  State operator()(const LinearNormProgram& program) const {
+    return DeviceLinearNorm::Upload(program, devices, lanes_per_device);
+  }
+  const absl::Span<const std::unique_ptr<Device>> devices;
+  const int lanes_per_device;
+};
 
 }  // namespace
 
@@ -38,16 +54,11 @@ DeviceBackend::~DeviceBackend() = default;
 absl::StatusOr<std::unique_ptr<DeviceBackend>> DeviceBackend::Create(
     std::vector<std::unique_ptr<Device>> devices, const DeviceBackendOptions& options,
     Metrics& metrics, const Clock& clock) {
-  std::unique_ptr<DeviceBackend> backend(new DeviceBackend());
   const bool routes = options.shared_memory && devices.size() > 1;
-  backend->lanes_per_device_ =
-      options.lanes_per_device + (routes ? options.routed_lanes_per_device : 0);
+  std::unique_ptr<DeviceBackend> backend(new DeviceBackend(options, routes, metrics, clock));
   for (std::unique_ptr<Device>& device : devices) {
     const std::string name = device->name();
-    absl::Status status = backend->AddDevice(std::move(device), options, metrics, clock);
-    if (status.ok() && routes) {
-      status = backend->AddRoutedLanes(*backend->devices_.back(), options, metrics, clock);
-    }
+    absl::Status status = backend->AddDevice(std::move(device));
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
     }
@@ -60,32 +71,33 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> DeviceBackend::Create(
   return backend;
 }
 
-absl::Status DeviceBackend::AddDevice(std::unique_ptr<Device> owned,
-                                      const DeviceBackendOptions& options, Metrics& metrics,
-                                      const Clock& clock) {
+// Inline and routed lanes are devices of their own in the metrics: their spare time says nothing
+// about the others.
+absl::Status DeviceBackend::AddDevice(std::unique_ptr<Device> owned) {
   devices_.push_back(std::move(owned));
   Device& device = *devices_.back();
-  device_list_.push_back(&device);
-  metrics.SetDevice(device.name(), device.description());
-  absl::StatusOr<std::unique_ptr<PinnedPool>> pool = PinnedPool::Create(device, options.pool_bytes);
+  const std::string& name = device.name();
+  metrics_.SetDevice(name, device.description());
+  absl::StatusOr<std::unique_ptr<PinnedPool>> pool =
+      PinnedPool::Create(device, options_.pool_bytes);
   if (!pool.ok()) return pool.status();
   pools_.push_back(*std::move(pool));
-  for (int i = 0; i < options.lanes_per_device; ++i) {
-    DeviceLaneOptions lane_options = options.lane;
-    lane_options.device_index = devices_.size() - 1;
-    lane_options.lane_index = i;
-    absl::StatusOr<std::unique_ptr<DeviceLane>> lane = DeviceLane::Create(
-        device, *pools_.back(), metrics.ForLane(device.name(), absl::StrCat(device.name(), "/", i)),
-        clock, lane_options);
-    if (!lane.ok()) return lane.status();
-    lanes_.push_back(*std::move(lane));
+  absl::Status status = AddLanes(name, options_.lanes_per_device, options_.lane, lanes_);
+  if (status.ok()) {
+    status = AddLanes(absl::StrCat(name, ":inline"), options_.inline_lanes_per_device,
+                      InlineLaneOptions(), inline_lanes_);
   }
-  if (absl::Status status = AddInlineLanes(device, options, metrics, clock); !status.ok()) {
-    return status;
+  if (status.ok() && routed_lanes_ > 0) {
+    DeviceLaneOptions options = options_.lane;
+    options.lane_index = options_.lanes_per_device;
+    std::vector<std::unique_ptr<Lane>> lanes;
+    status = AddLanes(absl::StrCat(name, ":routed"), routed_lanes_, options, lanes);
+    routes_.emplace(device.ordinal(), std::make_unique<LanePool>(std::move(lanes)));
   }
-  watches_.push_back(metrics.WatchPool(absl::StrCat(device.name(), " pinned"),
-                                       [pool = pools_.back().get()] { return pool->use(); }));
-  watches_.push_back(metrics.WatchPool(absl::StrCat(device.name(), " memory"), [&device] {
+  if (!status.ok()) return status;
+  watches_.push_back(metrics_.WatchPool(absl::StrCat(name, " pinned"),
+                                        [pool = pools_.back().get()] { return pool->use(); }));
+  watches_.push_back(metrics_.WatchPool(absl::StrCat(name, " memory"), [&device] {
     const absl::StatusOr<DeviceMemoryInfo> info = device.MemoryInfo();
     if (!info.ok()) return PoolUse();
     return PoolUse{info->total_bytes - info->free_bytes, info->free_bytes};
@@ -93,44 +105,26 @@ absl::Status DeviceBackend::AddDevice(std::unique_ptr<Device> owned,
   return absl::OkStatus();
 }
 
-// A separate device in the metrics: their spare time says nothing about the lanes.
-absl::Status DeviceBackend::AddInlineLanes(Device& device, const DeviceBackendOptions& options,
-                                           Metrics& metrics, const Clock& clock) {
-  DeviceLaneOptions lane_options = options.lane;
-  lane_options.device_index = devices_.size() - 1;
-  lane_options.overlap = false;
-  lane_options.arena_bytes = options.inline_bytes + kInlineSlackBytes;
-  lane_options.chunk_bytes = kInlineChunkBytes;
-  lane_options.chunks = static_cast<int>(options.inline_bytes / kInlineChunkBytes) + 1;
-  for (int i = 0; i < options.inline_lanes_per_device; ++i) {
-    lane_options.name = absl::StrCat(device.name(), ":inline/", i);
+absl::Status DeviceBackend::AddLanes(const std::string& label, int count, DeviceLaneOptions options,
+                                     std::vector<std::unique_ptr<Lane>>& lanes) {
+  options.device_index = devices_.size() - 1;
+  for (int i = 0; i < count; ++i, ++options.lane_index) {
+    options.name = absl::StrCat(label, "/", i);
     absl::StatusOr<std::unique_ptr<DeviceLane>> lane = DeviceLane::Create(
-        device, *pools_.back(),
-        metrics.ForLane(absl::StrCat(device.name(), ":inline"), lane_options.name), clock,
-        lane_options);
+        *devices_.back(), *pools_.back(), metrics_.ForLane(label, options.name), clock_, options);
     if (!lane.ok()) return lane.status();
-    inline_lanes_.push_back(*std::move(lane));
+    lanes.push_back(*std::move(lane));
   }
   return absl::OkStatus();
 }
 
-absl::Status DeviceBackend::AddRoutedLanes(Device& device, const DeviceBackendOptions& options,
-                                           Metrics& metrics, const Clock& clock) {
-  std::vector<std::unique_ptr<Lane>> lanes;
-  for (int i = 0; i < options.routed_lanes_per_device; ++i) {
-    DeviceLaneOptions lane_options = options.lane;
-    lane_options.device_index = devices_.size() - 1;
-    lane_options.lane_index = options.lanes_per_device + i;
-    lane_options.name = absl::StrCat(device.name(), ":routed/", i);
-    absl::StatusOr<std::unique_ptr<DeviceLane>> lane = DeviceLane::Create(
-        device, *pools_.back(),
-        metrics.ForLane(absl::StrCat(device.name(), ":routed"), lane_options.name), clock,
-        lane_options);
-    if (!lane.ok()) return lane.status();
-    lanes.push_back(*std::move(lane));
-  }
-  routes_.emplace(device.ordinal(), std::make_unique<LanePool>(std::move(lanes)));
-  return absl::OkStatus();
+DeviceLaneOptions DeviceBackend::InlineLaneOptions() const {
+  DeviceLaneOptions options = options_.lane;
+  options.overlap = false;
+  options.arena_bytes = options_.inline_bytes + kInlineSlackBytes;
+  options.chunk_bytes = kInlineChunkBytes;
+  options.chunks = static_cast<int>(options_.inline_bytes / kInlineChunkBytes) + 1;
+  return options;
 }
 
 std::vector<std::unique_ptr<Lane>> DeviceBackend::Routed(
@@ -143,7 +137,8 @@ std::vector<std::unique_ptr<Lane>> DeviceBackend::Routed(
 }
 
 absl::StatusOr<std::unique_ptr<BackendState>> DeviceBackend::Prepare(const Model& model) {
-  return MakeDeviceProgram(model, device_list_, lanes_per_device_);
+  return std::visit(ProgramMaker{devices_, options_.lanes_per_device + routed_lanes_},
+                    model.program());
 }
 
 std::vector<std::unique_ptr<Lane>> DeviceBackend::MakeLanes() { return Routed(std::move(lanes_)); }

@@ -71,20 +71,26 @@ class DeviceBackend final : public Backend {
   std::string Description() const override;
 
  private:
-  DeviceBackend() = default;
-  absl::Status AddDevice(std::unique_ptr<Device> device, const DeviceBackendOptions& options,
-                         Metrics& metrics, const Clock& clock);
-  absl::Status AddInlineLanes(Device& device, const DeviceBackendOptions& options, Metrics& metrics,
-                              const Clock& clock);
-  absl::Status AddRoutedLanes(Device& device, const DeviceBackendOptions& options, Metrics& metrics,
-                              const Clock& clock);
+  DeviceBackend(const DeviceBackendOptions& options, bool routes, Metrics& metrics,
+                const Clock& clock)
+      : options_(options),
+        routed_lanes_(routes ? options.routed_lanes_per_device : 0),
+        metrics_(metrics),
+        clock_(clock) {}
+  absl::Status AddDevice(std::unique_ptr<Device> device);
+  // Lanes of the last device, named after `label`, under which the metrics have them.
+  absl::Status AddLanes(const std::string& label, int count, DeviceLaneOptions options,
+                        std::vector<std::unique_ptr<Lane>>& lanes);
+  DeviceLaneOptions InlineLaneOptions() const;
   std::vector<std::unique_ptr<Lane>> Routed(std::vector<std::unique_ptr<Lane>> lanes) const;
 
-  int lanes_per_device_ = 0;  // A model has workspaces for the batches of these.
+  const DeviceBackendOptions options_;
+  const int routed_lanes_;  // On each device.
+  Metrics& metrics_;
+  const Clock& clock_;
   std::unique_ptr<SharedDeviceMemory> shared_memory_;
   std::unique_ptr<PageLocker> page_locker_;
   std::vector<std::unique_ptr<Device>> devices_;
-  std::vector<Device*> device_list_;
   std::vector<std::unique_ptr<PinnedPool>> pools_;
   std::unique_ptr<PinnedStager> stager_;
   LanePools routes_;  // Empty with one device.

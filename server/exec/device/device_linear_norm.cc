@@ -9,12 +9,10 @@
 namespace normd {
 namespace {
 
-constexpr std::size_t kWeightAlignment = 256;
-
 // Appends a part to a block that has `total` bytes so far, and returns its place.
 std::size_t Place(std::size_t bytes, std::size_t& total) {
   const std::size_t begin = total;
-  total += (bytes + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment;
+  total += AlignForDevice(bytes);
   return begin;
 }
 
@@ -87,9 +85,10 @@ absl::StatusOr<DeviceLinearNorm::Copy> DeviceLinearNorm::UploadTo(const LinearNo
 }
 
 absl::StatusOr<std::unique_ptr<DeviceLinearNorm>> DeviceLinearNorm::Upload(
-    const LinearNormProgram& program, absl::Span<Device* const> devices, int lanes_per_device) {
+    const LinearNormProgram& program, absl::Span<const std::unique_ptr<Device>> devices,
+    int lanes_per_device) {
   std::unique_ptr<DeviceLinearNorm> state(new DeviceLinearNorm(program));
-  for (Device* device : devices) {
+  for (const std::unique_ptr<Device>& device : devices) {
     absl::StatusOr<Copy> copy = UploadTo(program, *device, lanes_per_device);
     if (!copy.ok()) {
       return absl::Status(

@@ -39,9 +39,9 @@ class DeviceLinearNorm final : public DeviceProgram {
   // Uploads and prepares the weights on every device; blocks until they are there. For a while a
   // device also holds them in the file's form. The model that owns `program` will own this.
   // ResourceExhausted, with the numbers, when one of the devices has no room.
-  static absl::StatusOr<std::unique_ptr<DeviceLinearNorm>> Upload(const LinearNormProgram& program,
-                                                                  absl::Span<Device* const> devices,
-                                                                  int lanes_per_device);
+  static absl::StatusOr<std::unique_ptr<DeviceLinearNorm>> Upload(
+      const LinearNormProgram& program, absl::Span<const std::unique_ptr<Device>> devices,
+      int lanes_per_device);
 
   // The output may take the place of y.
   absl::Span<const int> overwrites() const override;

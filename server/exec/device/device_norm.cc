@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -10,8 +11,6 @@
 
 namespace normd {
 namespace {
-
-constexpr std::size_t kParameterAlignment = 256;
 
 // A parameter and its number of elements.
 struct Sized {
@@ -28,14 +27,11 @@ std::array<Sized, 5> All(const norm::NormSpec& spec, norm::NormParams& params) {
            {&params.input_bias, spec.channels}}};
 }
 
-// The input that an output's place in memory may be, as kernels/norm.h allows.
-std::vector<int> OverwritesOf(const norm::NormSpec& spec) {
+std::vector<int> OverwritesOf(const NormProgram& program, std::size_t outputs) {
   std::vector<int> overwrites;
-  for (const norm::SegmentOutput output : norm::OutputsOf(spec)) {
-    const bool is_y =
-        output == norm::SegmentOutput::kY && spec.quantization == norm::Quantization::kNone;
-    const bool is_residual = output == norm::SegmentOutput::kResidualOut && spec.residual;
-    overwrites.push_back(is_y ? 0 : is_residual ? 1 : DeviceProgram::kNone);
+  for (std::size_t o = 0; o < outputs; ++o) {
+    const std::optional<std::size_t> input = OverwritableInput(program, o);
+    overwrites.push_back(input ? static_cast<int>(*input) : DeviceProgram::kNone);
   }
   return overwrites;
 }
@@ -46,7 +42,7 @@ DeviceNorm::DeviceNorm(const NormProgram& program)
     : program_(program),
       inputs_(norm::InputsOf(program.Spec(norm::DType::kFloat32))),
       outputs_(norm::OutputsOf(program.Spec(norm::DType::kFloat32))),
-      overwrites_(OverwritesOf(program.Spec(norm::DType::kFloat32))) {}
+      overwrites_(OverwritesOf(program, outputs_.size())) {}
 
 absl::StatusOr<DeviceNorm::Copy> DeviceNorm::UploadTo(const NormProgram& program, Device& device) {
   Copy copy;
@@ -60,8 +56,7 @@ absl::StatusOr<DeviceNorm::Copy> DeviceNorm::UploadTo(const NormProgram& program
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (params[i].param->data == nullptr) continue;
     offsets[i] = total;
-    total +=
-        (bytes_of(params[i]) + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
+    total += AlignForDevice(bytes_of(params[i]));
   }
   if (total == 0) return copy;
 
@@ -83,10 +78,10 @@ absl::StatusOr<DeviceNorm::Copy> DeviceNorm::UploadTo(const NormProgram& program
   return copy;
 }
 
-absl::StatusOr<std::unique_ptr<DeviceNorm>> DeviceNorm::Upload(const NormProgram& program,
-                                                               absl::Span<Device* const> devices) {
+absl::StatusOr<std::unique_ptr<DeviceNorm>> DeviceNorm::Upload(
+    const NormProgram& program, absl::Span<const std::unique_ptr<Device>> devices) {
   std::unique_ptr<DeviceNorm> state(new DeviceNorm(program));
-  for (Device* device : devices) {
+  for (const std::unique_ptr<Device>& device : devices) {
     absl::StatusOr<Copy> copy = UploadTo(program, *device);
     if (!copy.ok()) {
       return absl::Status(copy.status().code(), absl::StrCat("parameters on ", device->name(), ": ",

@@ -20,8 +20,8 @@ class DeviceNorm final : public DeviceProgram {
   // Uploads the parameters to every device, in one block each; blocks until they are there. The
   // model that owns `program` will own this. ResourceExhausted, with the numbers, when one of the
   // devices has no room.
-  static absl::StatusOr<std::unique_ptr<DeviceNorm>> Upload(const NormProgram& program,
-                                                            absl::Span<Device* const> devices);
+  static absl::StatusOr<std::unique_ptr<DeviceNorm>> Upload(
+      const NormProgram& program, absl::Span<const std::unique_ptr<Device>> devices);
 
   absl::Span<const int> overwrites() const override { return overwrites_; }
   bool gains_from_pieces() const override { return true; }

@@ -8,15 +8,6 @@
 #include "base/mutex.h"
 
 namespace normd {
-namespace {
-
-constexpr std::size_t kPinnedAlignment = 256;
-
-std::size_t RoundUp(std::size_t bytes) {
-  return (bytes + kPinnedAlignment - 1) / kPinnedAlignment * kPinnedAlignment;
-}
-
-}  // namespace
 
 // The free runs by offset. A server holds at most some thousands of blocks at once and neighbours
 // merge on release, so the search is short; the lock covers nothing else.
@@ -77,13 +68,13 @@ PinnedPool::PinnedPool(std::shared_ptr<State> state) : state_(std::move(state)) 
 PinnedPool::~PinnedPool() = default;
 
 absl::StatusOr<std::unique_ptr<PinnedPool>> PinnedPool::Create(Device& device, std::size_t bytes) {
-  absl::StatusOr<Buffer> memory = device.Allocate(MemoryKind::kPinned, RoundUp(bytes));
+  absl::StatusOr<Buffer> memory = device.Allocate(MemoryKind::kPinned, AlignForDevice(bytes));
   if (!memory.ok()) return memory.status();
   return std::unique_ptr<PinnedPool>(new PinnedPool(std::make_shared<State>(*std::move(memory))));
 }
 
 std::optional<Buffer> PinnedPool::Take(std::size_t bytes) {
-  const std::size_t rounded = RoundUp(bytes == 0 ? 1 : bytes);
+  const std::size_t rounded = AlignForDevice(bytes == 0 ? 1 : bytes);
   std::byte* data = state_->Take(rounded);
   if (data == nullptr) return std::nullopt;
   return Buffer(data, bytes, [state = state_, data, rounded] { state->Return(data, rounded); });

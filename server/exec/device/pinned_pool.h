@@ -23,7 +23,7 @@ class PinnedPool {
   static absl::StatusOr<std::unique_ptr<PinnedPool>> Create(Device& device, std::size_t bytes);
   ~PinnedPool();
 
-  // A block aligned to 256 bytes, first fit; nullopt when no free run is long enough. Never waits.
+  // A block aligned for a device, first fit; nullopt when no free run is long enough. Never waits.
   std::optional<Buffer> Take(std::size_t bytes);
 
   PoolUse use() const;

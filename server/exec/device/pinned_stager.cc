@@ -20,7 +20,7 @@ void PinnedStager::Stage(Request& request) {
   absl::InlinedVector<std::size_t, kInlinedInputs> offsets;
   std::size_t total = 0;
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
-    offsets.push_back((total + 255) / 256 * 256);
+    offsets.push_back(AlignForDevice(total));
     total = offsets.back() + static_cast<std::size_t>(request.geometry.inputs[i].bytes);
   }
   std::optional<Buffer> block = pool_.Take(total);

@@ -76,9 +76,7 @@ absl::Status RoutedLane::Execute(std::unique_ptr<Batch> batch) {
     if (device < 0 || device == access().device || !pools_.contains(device)) continue;
     std::unique_ptr<Batch>& part = elsewhere[device];
     if (part == nullptr) part = BatchLike(*batch);
-    part->rows += request->geometry.rows;
     part->bytes += request->geometry.LargerBytes();
-    batch->rows -= request->geometry.rows;
     batch->bytes -= request->geometry.LargerBytes();
     part->requests.push_back(std::move(request));
   }

@@ -33,7 +33,6 @@ TEST_F(BatchQueueTest, DifferentSampleCountsAndSpatialSizesShareABatchInOrderOfA
   EXPECT_THAT(Pull(), ElementsAre(a, b, c));
   const Batch& batch = lane_.front();
   EXPECT_EQ(batch.model, model_);
-  EXPECT_EQ(batch.rows, 4);
   EXPECT_EQ(batch.bytes, 4 * (3 * 7 + 1000));
   EXPECT_EQ(batch.taken, clock_.Now());
 }

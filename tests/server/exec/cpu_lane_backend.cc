@@ -1,6 +1,6 @@
 #include "kernels/cpu/normalize.h"
+#include "server/exec/cpu_backend.h"
 #include "server/exec/cpu_lane.h"
-#include "server/exec/cpu_programs.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/lane_backend.h"
 

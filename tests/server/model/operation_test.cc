@@ -29,6 +29,7 @@ namespace normd {
 namespace {
 
 using norm::DType;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
@@ -183,14 +184,19 @@ TEST(OperationTest, GeometryAndOutputsAgree) {
   }
 }
 
-// What the kernels say of the specs that a config leads to.
-std::string KernelsRefusal(const Operation& operation) {
+// With parameters of one element.
+KernelProgram ProgramOf(const Operation& operation) {
   alignas(8) static const std::byte element[8] = {};
   BoundParameters parameters;
   for (const ExpectedParameter& expected : operation.parameters().expected) {
     parameters[expected.name] = {element, DType::kFloat32};
   }
-  const KernelProgram program = operation.MakeProgram(parameters);
+  return operation.MakeProgram(parameters);
+}
+
+// What the kernels say of the specs that a config leads to.
+std::string KernelsRefusal(const Operation& operation) {
+  const KernelProgram program = ProgramOf(operation);
   for (const DType dtype : kDTypes) {
     if (!operation.TakesDType(dtype)) continue;
     norm::Status status;
@@ -499,7 +505,6 @@ TEST(OperationTest, AsksForNoStatisticsThatItDoesNotHave) {
     }
     return found;
   };
-  using ::testing::ElementsAre;
   EXPECT_THAT(names("layer_norm { normalized_shape: 6 }"), ElementsAre("y", "mean?", "rstd?"));
   EXPECT_THAT(names("rms_norm { normalized_shape: 6 }"), ElementsAre("y", "rstd?"));
   EXPECT_THAT(names("lp_normalize { normalized_shape: 6 }"), ElementsAre("y", "rstd?"));
@@ -508,6 +513,25 @@ TEST(OperationTest, AsksForNoStatisticsThatItDoesNotHave) {
   EXPECT_THAT(names("add_layer_norm { normalized_shape: 6 } "
                     "quantization { dtype: FLOAT8_E4M3 scales: PER_ROW }"),
               ElementsAre("y", "residual_out", "y_scale", "mean?", "rstd?"));
+}
+
+TEST(OperationTest, AnOutputReplacesOnlyAnInputOfItsOwnTypeAndShape) {
+  const auto replaced = [](const std::string& config) {
+    const auto operation = *MakeOperation(ParseConfig(config));
+    const KernelProgram program = ProgramOf(*operation);
+    std::vector<int> inputs;
+    for (std::size_t o = 0; o < operation->signature().outputs.size(); ++o) {
+      const std::optional<std::size_t> input = OverwritableInput(program, o);
+      inputs.push_back(input ? static_cast<int>(*input) : -1);
+    }
+    return inputs;
+  };
+  EXPECT_THAT(replaced("add_layer_norm { normalized_shape: 6 }"), ElementsAre(0, 1, -1, -1));
+  EXPECT_THAT(replaced("add_layer_norm { normalized_shape: 6 } "
+                       "quantization { dtype: FLOAT8_E4M3 scales: PER_ROW }"),
+              ElementsAre(-1, 1, -1, -1, -1));
+  EXPECT_THAT(replaced("linear_norm { in_features: 4 out_features: 6 epilogue { add: true } }"),
+              ElementsAre(1));
 }
 
 // What costs more than its bytes tell does not hold up the thread that received it.

@@ -20,6 +20,17 @@
 
 namespace normd {
 
+// Small enough that a tensor of a megabyte goes through every mechanism.
+inline DeviceBackendOptions SmallLanes(int lanes) {
+  DeviceBackendOptions options;
+  options.lanes_per_device = lanes;
+  options.pool_bytes = 64 << 20;
+  options.lane.arena_bytes = 16 << 20;
+  options.lane.chunk_bytes = 100'000;
+  options.lane.piece_bytes = 300'000;
+  return options;
+}
+
 class CudaFixture : public ::testing::Test {
  protected:
   void SetUp() override {

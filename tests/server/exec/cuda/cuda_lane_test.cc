@@ -31,21 +31,10 @@ std::vector<Dims> ShapeOf(const std::string& layout, std::int64_t samples, std::
 
 std::string Wrong(const LaneRequest& request) { return request.Wrong(Closeness::kDeviceKernels); }
 
-// Small enough that a tensor of a megabyte goes through every mechanism.
-DeviceBackendOptions SmallLanes() {
-  DeviceBackendOptions options;
-  options.lanes_per_device = 3;
-  options.pool_bytes = 64 << 20;
-  options.lane.arena_bytes = 16 << 20;
-  options.lane.chunk_bytes = 100'000;
-  options.lane.piece_bytes = 300'000;
-  return options;
-}
-
 class CudaLaneTest : public CudaFixture {};
 
 TEST_F(CudaLaneTest, EveryPathMatchesFloat64) {
-  Start(SmallLanes());
+  Start(SmallLanes(3));
   std::uint64_t seed = 0;
   for (const std::string layout : {"CHANNELS_FIRST", "CHANNELS_LAST"}) {
     const std::shared_ptr<const Model> model = MakeGroupNorm(layout);
@@ -66,7 +55,7 @@ TEST_F(CudaLaneTest, EveryPathMatchesFloat64) {
 }
 
 TEST_F(CudaLaneTest, ARequestsBitsDependOnNeitherItsCompanyNorTheLane) {
-  Start(SmallLanes());
+  Start(SmallLanes(3));
   const std::shared_ptr<const Model> model = MakeGroupNorm("CHANNELS_FIRST");
   std::mt19937_64 random(norm::testing::TestSeed());
   std::vector<std::vector<Dims>> shapes;
@@ -119,7 +108,7 @@ class CudaLaneFaultTest : public CudaLaneTest, public ::testing::WithParamInterf
 
 // While copies and kernels of the batch's other pieces are under way.
 TEST_P(CudaLaneFaultTest, EndsTheBatchWithInternalAndHurtsNoOtherLane) {
-  Start(SmallLanes());
+  Start(SmallLanes(3));
   const std::shared_ptr<const Model> model = MakeGroupNorm("CHANNELS_FIRST");
   for (const bool faulty : {true, false, false}) {
     if (faulty) {
@@ -151,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Fault{DeviceCall::kWait, 1}));
 
 TEST_F(CudaLaneTest, AModelsMemoryComesBackWithIt) {
-  Start(SmallLanes());
+  Start(SmallLanes(3));
   const auto free_bytes = [this] { return device_->MemoryInfo()->free_bytes; };
   const std::int64_t before = free_bytes();
   std::shared_ptr<const Model> model =
@@ -164,7 +153,7 @@ TEST_F(CudaLaneTest, AModelsMemoryComesBackWithIt) {
 }
 
 TEST_F(CudaLaneTest, AModelThatDoesNotFitFailsItsLoadWithTheNumbers) {
-  Start(SmallLanes());
+  Start(SmallLanes(3));
   const Buffer most =
       *device_->Allocate(MemoryKind::kDevice,
                          static_cast<std::size_t>(device_->MemoryInfo()->free_bytes) - (64 << 20));
@@ -177,7 +166,7 @@ TEST_F(CudaLaneTest, AModelThatDoesNotFitFailsItsLoadWithTheNumbers) {
 }
 
 TEST_F(CudaLaneTest, MemoryThatIsNotThereIsRefusedWithTheNumbersAndHurtsNobody) {
-  Start(SmallLanes());
+  Start(SmallLanes(3));
   const absl::StatusOr<Buffer> memory =
       device_->Allocate(MemoryKind::kDevice, std::size_t{1} << 50);
   EXPECT_EQ(memory.status().code(), absl::StatusCode::kResourceExhausted);

@@ -118,6 +118,15 @@ TEST_F(DeviceLaneTest, ComputesASmallBatchThroughTheLinkInOneLaunch) {
   EXPECT_EQ(device_->calls(DeviceCall::kCopyOut), 0);
 }
 
+TEST_F(DeviceLaneTest, AnEmptyRequestAmongLargeOnesTakesNoLaunchOfItsOwn) {
+  DeviceBackendOptions options = SmallOptions();
+  options.lane.piece_bytes = 32 << 10;  // All in one piece.
+  Start(options);
+  for (const std::int64_t samples : {0, 1, 0, 2, 0}) Add(samples, 100);
+  ExecuteAndExpectRight();
+  EXPECT_EQ(device_->calls(DeviceCall::kNormalize), 1);
+}
+
 TEST_F(DeviceLaneTest, TellsOfALargeBatchBeforeItGathersIt) {
   Start(Mapped(4096));
   int told = 0;

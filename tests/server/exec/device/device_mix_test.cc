@@ -60,6 +60,7 @@ class DeviceMixTest : public testing::TestWithParam<std::size_t> {
  protected:
   DeviceMixTest() {
     DeviceLaneOptions options;
+    options.name = "fake:3/0";
     options.arena_bytes = 8 << 10;
     options.chunk_bytes = 600;
     options.chunks = 2;
