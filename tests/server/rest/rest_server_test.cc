@@ -52,6 +52,13 @@ std::string GoodRequest(std::int64_t rows = 1, const std::string& headers = "") 
   return PostText(kInfer, body.body, body.headers + headers);
 }
 
+void WaitForOneInfer(TestServer& server) {
+  while (server.Metric("normd_requests_total{model=\"layer_norm_1024\",version=\"1\","
+                       "method=\"Infer\",code=\"OK\"}") < 1) {
+    std::this_thread::yield();
+  }
+}
+
 TEST(RestServerTest, DescribesServerAndModels) {
   TestServer server(WithRest());
   RestClient client(server.http_port());
@@ -308,10 +315,7 @@ class LastResponseTest : public ::testing::TestWithParam<const char*> {
     server_.emplace(WithRest(rest));
     client_.emplace(server_->http_port());
     ASSERT_TRUE(client_->Send(GoodRequest(256, GetParam())));
-    while (server_->Metric("normd_requests_total{model=\"layer_norm_1024\",version=\"1\","
-                           "method=\"Infer\",code=\"OK\"}") < 1) {
-      std::this_thread::yield();
-    }
+    WaitForOneInfer(*server_);
     client_->EndSending();
   }
   // Whether there is room for another.
@@ -350,6 +354,33 @@ TEST(RestServerTest, EndsAnIdleConnectionWithAResponseThatIsNotTaken) {
   ASSERT_TRUE(client.Send(GoodRequest(256)));
   client.WaitReset();
   EXPECT_EQ(client.Read().status, 0);
+}
+
+TEST(RestServerTest, SmallRequestsDoNotPutOffAResponseThatIsNotTaken) {
+  RestOptions rest;
+  rest.response_timeout = std::chrono::milliseconds(100);
+  TestServer server(WithRest(rest));
+  RestClient client(server.http_port());
+  ASSERT_TRUE(client.Send(GoodRequest(256)));
+  while (client.Send("GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n")) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+TEST(RestServerTest, AStopLeavesALastResponseToTheKernel) {
+  std::optional<RestClient> client;
+  {
+    TestServer server(WithRest());
+    client.emplace(server.http_port());
+    ASSERT_TRUE(client->Send(GoodRequest(256, "Connection: close\r\n")));
+    WaitForOneInfer(server);
+    GracefulStop stop({}, server.stop_parts());
+    stop.Signal();
+    EXPECT_EQ(stop.Run(), GracefulStop::Outcome::kClean);
+  }
+  const RestAnswer answer = client->Read();
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_GT(answer.body.size(), 256 * 4096U);
 }
 
 TEST(RestServerTest, BoundsConnections) {
