@@ -384,8 +384,8 @@ class ConnectionOver final : public RestConnection,
   bool reading_ = false;
   bool client_ended_ = false;
   bool ended_ = false;
-  // Of what the kernel had at an earlier look, the client is to have all by then: as many bytes are
-  // to be acknowledged.
+  // By then the client is to have what the kernel had at an earlier look: as many bytes are to be
+  // acknowledged.
   TimePoint untaken_due_ = kNever;
   std::int64_t untaken_mark_ = 0;
   bool may_be_untaken_ = false;  // There has been a response since the kernel had nothing.
