@@ -80,7 +80,11 @@ class ConnectionOver final : public RestConnection,
   }
 
   void Check(TimePoint now) override {
-    if (ended_ || (now < due_ && !IsUntaken(now))) return;
+    if (ended_) return;
+    if (now < due_) {
+      if (IsUntaken(now)) phase_ == Phase::kIdle ? End(now) : Drop();
+      return;
+    }
     switch (phase_) {
       case Phase::kOpening:
       case Phase::kHead: parts_.metrics.RecordEnded(ConnectionEnding::kHandshakeTimeout); break;
@@ -88,7 +92,7 @@ class ConnectionOver final : public RestConnection,
         if (body_.BringsEnough()) return Expect(Phase::kBody, options_.message_timeout);
         parts_.metrics.RecordEnded(ConnectionEnding::kMessageTimeout);
         break;
-      case Phase::kIdle: return End(now);
+      case Phase::kIdle: return End(DeliveryDue());
       default: break;
     }
     Drop();
@@ -164,7 +168,7 @@ class ConnectionOver final : public RestConnection,
       client_ended_ = true;
       // The response is on its way, and the client may have ended only its side.
       if (phase_ == Phase::kWriting || phase_ == Phase::kEnding) return;
-      return phase_ == Phase::kIdle ? End(Now() + options_.response_timeout) : Drop();
+      return phase_ == Phase::kIdle ? End(DeliveryDue()) : Drop();
     }
     if (phase_ == Phase::kBody) return Follow(body_.Take(bytes));
     buffer_.commit(bytes);
@@ -339,12 +343,13 @@ class ConnectionOver final : public RestConnection,
   // Whether the client has left a response with the kernel for longer than it may, whatever it has
   // asked for since.
   bool IsUntaken(TimePoint now) {
-    if (!may_be_untaken_ || phase_ == Phase::kEnding || options_.response_timeout <= Duration(0)) {
-      return false;
-    }
+    // The phases of a response have a time of their own.
+    const bool responds = phase_ == Phase::kWriting || phase_ == Phase::kEnding;
+    if (!may_be_untaken_ || responds || options_.response_timeout <= Duration(0)) return false;
     const int descriptor = socket().native_handle();
-    const std::int64_t left = UndeliveredBytes(descriptor);
+    // In this order: what is acknowledged in between is not asked for again.
     const std::int64_t acknowledged = ReadTcpCounters(descriptor).acknowledged_bytes;
+    const std::int64_t left = UndeliveredBytes(descriptor);
     if (left == 0 || acknowledged >= untaken_mark_) untaken_due_ = kNever;
     may_be_untaken_ = left > 0;
     if (left > 0 && untaken_due_ == kNever) {
@@ -354,10 +359,20 @@ class ConnectionOver final : public RestConnection,
     return now >= untaken_due_;
   }
 
+  // When the client of an idle connection is to have what the kernel has.
+  TimePoint DeliveryDue() {
+    if (options_.response_timeout <= Duration(0)) return kNever;
+    const std::int64_t left = UndeliveredBytes(socket().native_handle());
+    return std::min(untaken_due_,
+                    Now() + options_.response_timeout + std::chrono::seconds(left >> 20));
+  }
+
   // The client has until `due` to take what the kernel has, and kLinger at least.
   void End(TimePoint due) {
     phase_ = Phase::kEnding;
     due_ = std::max(due, Now() + kLinger);
+    ErrorCode ignored;
+    if (reading_) socket().cancel(ignored);  // It would keep the client's end from `end_`.
     end_.Begin(stream_, socket(), due_,
                [self = Self()](bool delivered) { delivered ? self->Close() : self->Drop(); });
   }

@@ -79,7 +79,6 @@ class CpuMixRun final : public CpuRun {
             segment.outputs[1] + i * kMixOutputBytes[1]);
       }
     }
-    Forget();
     return absl::OkStatus();
   }
   void Forget() override { segments_.clear(); }

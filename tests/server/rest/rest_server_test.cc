@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/http/connection_end.h"
 #include "tests/server/identity/identity_files.h"
 #include "tests/server/rest/rest_client.h"
 #include "tests/server/rest/rest_requests.h"
@@ -53,10 +54,14 @@ std::string GoodRequest(std::int64_t rows = 1, const std::string& headers = "") 
 }
 
 void WaitForOneInfer(TestServer& server) {
-  while (server.Metric("normd_requests_total{model=\"layer_norm_1024\",version=\"1\","
-                       "method=\"Infer\",code=\"OK\"}") < 1) {
-    std::this_thread::yield();
+  for (int i = 0; i < 3000; ++i) {
+    if (server.Metric("normd_requests_total{model=\"layer_norm_1024\",version=\"1\","
+                      "method=\"Infer\",code=\"OK\"}") >= 1) {
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+  FAIL() << "no request was answered";
 }
 
 TEST(RestServerTest, DescribesServerAndModels) {
@@ -356,15 +361,31 @@ TEST(RestServerTest, EndsAnIdleConnectionWithAResponseThatIsNotTaken) {
   EXPECT_EQ(client.Read().status, 0);
 }
 
+// The connection's own idle time does not shorten the response's.
+TEST(RestServerTest, AnIdleConnectionIsGivenItsResponseFirst) {
+  RestOptions rest;
+  rest.max_idle = std::chrono::milliseconds(100);
+  rest.response_timeout = std::chrono::seconds(100);
+  TestServer server(WithRest(rest));
+  RestClient client(server.http_port());
+  ASSERT_TRUE(client.Send(GoodRequest(256)));
+  WaitForOneInfer(server);
+  std::this_thread::sleep_for(kLinger + std::chrono::milliseconds(500));
+  EXPECT_EQ(client.Read().status, 200);
+}
+
 TEST(RestServerTest, SmallRequestsDoNotPutOffAResponseThatIsNotTaken) {
   RestOptions rest;
   rest.response_timeout = std::chrono::milliseconds(100);
   TestServer server(WithRest(rest));
   RestClient client(server.http_port());
   ASSERT_TRUE(client.Send(GoodRequest(256)));
-  while (client.Send("GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n")) {
+  int requests = 0;
+  while (requests < 3000 && client.Send("GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n")) {
+    ++requests;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+  EXPECT_LT(requests, 3000);
 }
 
 TEST(RestServerTest, AStopLeavesALastResponseToTheKernel) {
