@@ -163,7 +163,7 @@ function(normd_test_entry name)
   if(NOT ARG_SHARDS)
     set(ARG_SHARDS 1)
   endif()
-  # Of ctest's four jobs, which are halves of two processors. What starts processes mostly waits.
+  # ctest's jobs are halves of a processor: a test that starts processes mostly waits for them.
   set(halves 2)
   if(process IN_LIST ARG_LABELS)
     set(halves 1)

@@ -25,11 +25,10 @@ inline constexpr Duration kLinger = std::chrono::seconds(2);
 std::int64_t UndeliveredBytes(int socket);
 
 // Closing at once would cut off what the kernel has not delivered, and reset the connection if the
-// client is still sending. Used on the thread of its executor. To be closed: the socket, when
-// `done` is called.
+// client is still sending. Used on the thread of its executor.
 class ConnectionEnd {
  public:
-  // `delivered`: the socket may be closed. If not, only a reset frees what the kernel has.
+  // Closes the socket: if not `delivered`, by a reset, which frees what the kernel has.
   using Done = std::function<void(bool delivered)>;
 
   explicit ConnectionEnd(const boost::asio::any_io_executor& executor) : pause_(executor) {}

@@ -10,7 +10,7 @@ namespace normd {
 struct TcpCounters {
   std::int64_t received_bytes = 0;  // In order, read or not.
   std::int64_t written_bytes = 0;   // By this side, sent or not.
-  // Written ones that have arrived, and one for each end of this side.
+  // Written bytes that have arrived; the connection's beginning and end count as one each.
   std::int64_t acknowledged_bytes = 0;
   bool closed = false;  // By this side.
 };
