@@ -73,11 +73,13 @@ const std::vector<Lines>& PlainLines() {
 // Norms with stages, and norms other than the mean square.
 const std::vector<Lines>& StageLines() {
   static const auto* const lines = new std::vector<Lines>{
-      {{"rms_norm+residual", "layer_norm+residual", "rms_norm+e4m3:row"},
+      {{"rms_norm+residual", "layer_norm+residual", "rms_norm+e4m3:row", "layer_norm+e4m3:row",
+        "rms_norm+e4m3:block", "layer_norm+int8:block"},
        {"bf16"},
        {"first"},
        {"16384x4096", "8192x7168", "8192x4097"}},
-      {{"rms_norm+input_multiply_silu", "layer_norm+input_bias", "layer_norm+statistics"},
+      {{"rms_norm+input_multiply_silu", "layer_norm+input_bias", "rms_norm+input_bias",
+        "layer_norm+statistics"},
        {"f32", "bf16"},
        {"first"},
        {"16384x4096"}},

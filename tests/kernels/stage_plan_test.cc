@@ -251,9 +251,8 @@ TEST(PlanStagesTest, CutsARowByItsLengthAlone) {
 }
 
 TEST(PlanStagesTest, GivesALaneMoreOfALongRowWithOneInput) {
-  NormSpec spec = RmsNormSpec(4096, DType::kBFloat16);
-  spec.statistics = Statistics::kMeanVariance;
-  spec.quantization = Quantization::kInt8;
+  NormSpec spec = LayerNormSpec(4096, DType::kBFloat16);
+  spec.scale = true;
   Plan plan;
   PlanStages(spec, 1, DeviceLimits(), &plan);
   EXPECT_EQ(plan.warps, 2);
@@ -264,6 +263,10 @@ TEST(PlanStagesTest, GivesALaneMoreOfALongRowWithOneInput) {
   EXPECT_EQ(plan.lanes_per_row, 32);
   EXPECT_EQ(plan.vectors, kManyVectors);
   PlanStages(spec, 1, {.input_bias = true}, DeviceLimits(), &plan);
+  EXPECT_EQ(plan.vectors, kFewVectors);
+  NormSpec quantized = spec;
+  quantized.quantization = Quantization::kInt8;
+  PlanStages(quantized, 1, DeviceLimits(), &plan);
   EXPECT_EQ(plan.vectors, kFewVectors);
   spec.channels = 1024;
   PlanStages(spec, 1, DeviceLimits(), &plan);

@@ -211,12 +211,11 @@ class RowOutput {
       MagnitudeBits<A> largest = 0;
       ForVectors<T>(team_, row_.segment->elements, elements_, [&](const StageElements& at) {
         A values[kCount];
-        Results(at, values, false);
+        AlmostResults(at, values);
         largest = LargestMagnitude(values, at.present, largest);
       });
       largest = LargestOfTeam(largest, team_, partials);
-      const A remaining = batch_.scaled_first ? scale_.rstd : A(1);
-      const QuantizationFactor<A> own(batch_.quantization, FromMagnitude(largest) * remaining);
+      const QuantizationFactor<A> own(batch_.quantization, FromMagnitude(largest) * remaining());
       factor = own.factor;
       if (team_.thread == 0 && elements_ > 0) row_.segment->scale_out[row_.number] = own.scale;
     }
@@ -242,7 +241,7 @@ class RowOutput {
     }
     ForVectors<T>(team_, row_.segment->elements, elements_, [&](const StageElements& at) {
       A values[kCount];
-      Results(at, values);
+      AlmostResults(at, values);
       MagnitudeBits<A> largest = LargestMagnitude(values, at.present, MagnitudeBits<A>(0));
       if constexpr (kVectors > kLanes) {
         const std::int64_t first = (at.first / kCount ^ kOthers) * kCount;
@@ -251,11 +250,12 @@ class RowOutput {
                                                              : left < kCount ? left
                                                                              : kCount)};
         A others[kCount];
-        Results(other, others);
+        AlmostResults(other, others);
         largest = LargestMagnitude(others, other.present, largest);
       }
       largest = LargestOfLanes(largest, lanes);
-      const QuantizationFactor<A> own(batch_.quantization, FromMagnitude(largest));
+      const QuantizationFactor<A> own(batch_.quantization, FromMagnitude(largest) * remaining());
+      Complete(values);
       access_.StoreQuantized(at, values, own.factor);
       if (at.present > 0 && at.first % kQuantizationBlock == 0) {
         row_.segment
@@ -266,16 +266,25 @@ class RowOutput {
   }
 
  private:
-  // With scaled_first and without `whole`, the values still to be multiplied with rstd.
-  __device__ void Results(const StageElements& at, A (&values)[kCount], bool whole = true) const {
+  // What is left to multiply AlmostResults with.
+  __device__ A remaining() const { return batch_.scaled_first ? scale_.rstd : A(1); }
+
+  __device__ void AlmostResults(const StageElements& at, A (&values)[kCount]) const {
     access_.Input(at, batch_.residual_out, values);
     if (batch_.scaled_first) {
       access_.ScaleFirst(at, values);
-#pragma unroll
-      for (A& value : values) value = whole ? value * scale_.rstd : value;
-      return;
+    } else {
+      access_.Result(at, scale_, style_.deviation, style_.mean, values);
     }
-    access_.Result(at, scale_, style_.deviation, style_.mean, values);
+  }
+  __device__ void Complete(A (&values)[kCount]) const {
+    if (!batch_.scaled_first) return;
+#pragma unroll
+    for (A& value : values) value *= scale_.rstd;
+  }
+  __device__ void Results(const StageElements& at, A (&values)[kCount]) const {
+    AlmostResults(at, values);
+    Complete(values);
   }
 
   const StageBatch& batch_;

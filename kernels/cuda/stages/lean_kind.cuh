@@ -39,6 +39,8 @@ struct LeanKind {
   static constexpr bool kStraight = kTable || kDirect;
   static constexpr bool kBoth = kInput == LeanInput::kBiasAndResidual;
   static constexpr bool kBias = kBoth || kInput == LeanInput::kBias;
+  // Whether the bias has x's type, and is loaded together with it.
+  static constexpr bool kDirectBias = kDirect && kInput == LeanInput::kBias;
   static constexpr bool kResidual = kBoth || kInput == LeanInput::kResidual;
   static constexpr bool kCombined = kInput == LeanInput::kCombined;
   static constexpr bool kOther = kInput == LeanInput::kOther;
@@ -49,12 +51,9 @@ struct LeanKind {
   static constexpr bool kSquares = kSquaresOf;
   // Whether statistics may be of absolutes; results may then still have x's type.
   static constexpr bool kAbsolutes = kModulated && !kStraight;
-  static constexpr bool kMayNarrow = !kQuantized || !kTable;
   // Whether all results are in registers at once. If not, results with a scale of their own are
   // computed twice.
   static constexpr bool kHeld = kQuantized && !(kModulated && kSecond);
-  // Whether there are registers to keep elements unpacked from the sums to the results.
-  static constexpr bool kUnpacked = kVectors == kManyVectors && kQuantized;
   // Vectors whose results are computed together. All at once take fewer moves, two take less code.
   static constexpr int kStep = kModulated && kQuantized ? 2 : kVectors;
 };
@@ -89,10 +88,9 @@ __device__ inline LeanPlace PlaceLeanRow(const StageBatch& batch, const LeanTeam
   const std::int64_t offset =
       static_cast<std::int64_t>(local) * segment.row_bytes + team.thread * kVectorBytes;
   place.x = segment.x + offset;
-  place.y = segment.y +
-            (!Kind::kMayNarrow || (Kind::kQuantized && batch.quantization != Quantization::kNone)
-                 ? offset / static_cast<int>(sizeof(T))
-                 : offset);
+  place.y = segment.y + (Kind::kQuantized && batch.quantization != Quantization::kNone
+                             ? offset / static_cast<int>(sizeof(T))
+                             : offset);
   if constexpr (Kind::kSecond) {
     place.second = (Kind::kResidual ? segment.residual : segment.other) + offset;
   }

@@ -32,7 +32,14 @@ class LeanRow {
     } else {
       LoadTensor(place_.x, x_);
     }
-    if constexpr (kKeepsSecond) LoadTensor(place_.second, second_);
+    if constexpr (Kind::kDirectBias) {
+#pragma unroll
+      for (int i = 0; i < Kind::kVectors; ++i) {
+        second_[i] = LoadOfChannels(batch_.input_bias.data, i);
+      }
+    } else if constexpr (kKeepsSecond) {
+      LoadTensor(place_.second, second_);
+    }
     if constexpr (Kind::kAhead) {
 #pragma unroll
       for (int i = 0; i < Kind::kVectors; ++i) {
@@ -63,7 +70,7 @@ class LeanRow {
 
   // Values that are unpacked twice would stay unpacked in between, in twice the registers.
   __device__ void RepackAll() {
-    if constexpr (!Kind::kUnpacked && !Kind::kCombined) {
+    if constexpr (!Kind::kCombined) {
 #pragma unroll
       for (int i = 0; i < Kind::kVectors; ++i) Repack(x_[i]);
     }
@@ -103,7 +110,7 @@ class LeanRow {
     float values[kCount];
   };
   using Held = std::conditional_t<Kind::kCombined, Floats, Vector>;
-  static constexpr bool kKeepsSecond = Kind::kResidual || Kind::kOther;
+  static constexpr bool kKeepsSecond = Kind::kResidual || Kind::kOther || Kind::kDirectBias;
 
   __device__ const StageSegment& segment() const { return batch_.segments[place_.segment]; }
   __device__ bool Exists(int i) const { return i * size_ + team_.thread < vectors_; }
@@ -219,7 +226,11 @@ class LeanRow {
       float values[kCount], others[kCount];
       Unpack<T>(x_[i], values);
       if constexpr (Kind::kBias) {
-        LoadLeanParam<T>(batch_.input_bias, Exists(i) ? Channel(i) : 0, others);
+        if constexpr (Kind::kDirectBias) {
+          Unpack<T>(second_[i], others);
+        } else {
+          LoadLeanParam<T>(batch_.input_bias, Exists(i) ? Channel(i) : 0, others);
+        }
 #pragma unroll
         for (int j = 0; j < kCount; ++j) values[j] += others[j];
       }
@@ -337,7 +348,7 @@ class LeanRow {
   }
 
   __device__ void Store(int i, const float (&values)[kCount], float factor) const {
-    if (Kind::kMayNarrow && (!Kind::kQuantized || batch_.quantization == Quantization::kNone)) {
+    if (!Kind::kQuantized || batch_.quantization == Quantization::kNone) {
       if constexpr (Kind::kStraight) {
         StoreVectorIf(Exists(i), place_.y + Offset(i), Pack<T>(values));
       } else if (Exists(i)) {
@@ -345,7 +356,7 @@ class LeanRow {
       }
       return;
     }
-    if (!Kind::kTable && batch_.quantization_scale == QuantizationScale::kBlock) {
+    if (batch_.quantization_scale == QuantizationScale::kBlock) {
       // A block is the vectors of adjacent lanes.
       constexpr int kVectors = static_cast<int>(kQuantizationBlock) / kCount;
       const std::uint32_t largest = LargestOfLanes(

@@ -41,17 +41,18 @@ constexpr std::size_t kUnaskedBytes = 40 << 10;
 // Whether a kernel of rows of one tensor and an input bias is for shorter ones, with more threads
 // on a multiprocessor: else too few bytes are in flight. 16-bit rows need more registers.
 template <typename Kind>
-constexpr bool kManyThreads = Kind::kBias && !Kind::kSecond && !Kind::kModulated;
+constexpr bool kManyThreads =
+    Kind::kBias && !Kind::kSecond && !Kind::kModulated && !Kind::kDirectBias;
 template <typename Kind>
 constexpr int kMostOfMany = sizeof(typename Kind::Type) == 2 ? 384 : 512;
 
 template <typename Kind>
 constexpr int MostThreads() {
-  return Kind::kAhead                   ? kMostThreadsAhead
-         : kManyThreads<Kind>           ? kMostOfMany<Kind>
-         : Kind::kVectors > kFewVectors ? kMostThreadsOfOne
-         : Kind::kSecond || Kind::kBias ? kMostThreadsOfTwo
-                                        : kBlockThreads;
+  return Kind::kAhead                                       ? kMostThreadsAhead
+         : kManyThreads<Kind>                               ? kMostOfMany<Kind>
+         : Kind::kVectors > kFewVectors                     ? kMostThreadsOfOne
+         : Kind::kSecond || Kind::kBias || Kind::kQuantized ? kMostThreadsOfTwo
+                                                            : kBlockThreads;
 }
 
 // Blocks of a multiprocessor for which the compiler reserves registers.
@@ -59,15 +60,12 @@ template <typename Kind>
 constexpr int WantedBlocks() {
   if (kManyThreads<Kind>) return 3;
   if (MostThreads<Kind>() != kBlockThreads) return 1;
-  if (Kind::kQuantized || Kind::kModulated) return 4;
+  if (Kind::kModulated) return 4;
   return Kind::kAffine ? 5 : 6;
 }
 
 // The same for the kernel of runs.
-template <typename Kind>
-constexpr int RunBlocks() {
-  return Kind::kQuantized && Kind::kVectors == kManyVectors ? 2 : 3;
-}
+constexpr int kRunBlocks = 3;
 
 // Computes the values that the rows of a run share. All threads of the block call it together.
 template <typename Kind>
@@ -148,7 +146,7 @@ __device__ inline void PrefetchRow(const StageBatch& batch, const LeanTeam<Kind>
 
 // A run of rows for each block, whose teams take them in turn.
 template <typename Kind>
-__global__ void __launch_bounds__(kBlockThreads, RunBlocks<Kind>())
+__global__ void __launch_bounds__(kBlockThreads, kRunBlocks)
     LeanRuns(const __grid_constant__ StageBatch batch, const int width, const int warps) {
   extern __shared__ float4 table_memory[];
   __shared__ WarpPartials<Moments<float>> partials[2];
@@ -214,15 +212,13 @@ std::int64_t RowsOfRun(const StageBatch& batch, int teams, std::int64_t fewest, 
 }
 
 // Runs are worth their table if each team gets several rows and every multiprocessor several runs.
-RunCut ChooseRuns(const Launch& launch, const StageBatch& batch, bool modulated,
-                  int blocks_per_multiprocessor) {
+RunCut ChooseRuns(const Launch& launch, const StageBatch& batch, bool modulated) {
   const Plan& plan = launch.plan;
   const std::int64_t of_positions = batch.positions_outside ? launch.segments[0].spatial : 1;
   const int team_threads = plan.warps == 0 ? plan.lanes_per_row : plan.warps * kLanes;
   RunCut runs;
   if (!batch.affine || batch.channels_per_group != batch.channels || team_threads > kBlockThreads ||
       batch.statistics > Statistics::kRootOfSquares ||
-      launch.spec.quantization_scale == QuantizationScale::kBlock ||
       batch.statistics == Statistics::kSumOfAbsolutes) {
     return runs;
   }
@@ -235,10 +231,10 @@ RunCut ChooseRuns(const Launch& launch, const StageBatch& batch, bool modulated,
   const std::int64_t fewest = 2 * runs.teams;
   const std::int64_t multiprocessors = launch.limits.multiprocessors;
   if (shared < fewest || batch.rows < fewest * 2 * multiprocessors) return runs;
-  // Teams of several warps that write x's type are faster in more and shorter runs.
-  if (plan.warps == 0 || launch.spec.quantization != Quantization::kNone) {
+  // Teams of several warps are faster in more and shorter runs.
+  if (plan.warps == 0) {
     runs.rows = static_cast<int>(
-        RowsOfRun(batch, runs.teams, fewest, shared, blocks_per_multiprocessor * multiprocessors));
+        RowsOfRun(batch, runs.teams, fewest, shared, kRunBlocks * multiprocessors));
     return runs;
   }
   const std::int64_t wanted =
@@ -280,53 +276,7 @@ cudaError_t LaunchRuns(const Launch& launch, const RunCut& runs, StageBatch batc
                            plan.warps);
 }
 
-// Launches the runs with the kernel of Kind, if there are any.
-template <typename Kind>
-RunCut ChooseRuns(const Launch& launch, const StageBatch& batch, bool modulated) {
-  return ChooseRuns(launch, batch, modulated, RunBlocks<Kind>());
-}
-
-template <typename T, bool kQuantized, bool kSquares = false>
-using RunKind =
-    LeanKind<T, kManyVectors, LeanInput::kAlone, true, kQuantized, LeanFactors::kTable, kSquares>;
-
-template <typename T, bool kQuantized>
-cudaError_t EnqueueRuns(const Launch& launch, const RunCut& runs, const StageBatch& batch) {
-  return launch.spec.statistics == Statistics::kMeanVariance
-             ? LaunchRuns<RunKind<T, kQuantized>>(launch, runs, batch)
-             : LaunchRuns<RunKind<T, kQuantized, true>>(launch, runs, batch);
-}
-
-// Kinds without a second tensor.
-template <typename T, int kVectors>
-cudaError_t EnqueueOne(const Launch& launch, const StageBatch& batch, bool modulated) {
-  constexpr LeanInput kAlone = LeanInput::kAlone;
-  constexpr bool kMany = kVectors == kManyVectors;
-  constexpr LeanFactors kBare = kMany ? LeanFactors::kLoaded : LeanFactors::kNone;
-  const bool quantized = launch.spec.quantization != Quantization::kNone;
-  if constexpr (kMany) {
-    const RunCut runs = quantized ? ChooseRuns<RunKind<T, true>>(launch, batch, modulated)
-                                  : ChooseRuns<RunKind<T, false>>(launch, batch, modulated);
-    if (runs.rows > 0) {
-      return quantized ? EnqueueRuns<T, true>(launch, runs, batch)
-                       : EnqueueRuns<T, false>(launch, runs, batch);
-    }
-  } else if (ScalesFirst(launch.spec)) {  // But there is a beta.
-    using Kind = LeanKind<T, kVectors, kAlone, true, true, LeanFactors::kTable, true>;
-    const RunCut runs = ChooseRuns<Kind>(launch, batch, modulated);
-    if (runs.rows > 0) return LaunchRuns<Kind>(launch, runs, batch);
-  }
-  if (modulated) return EnqueueRows<LeanKind<T, kVectors, kAlone, true, true>>(launch, batch);
-  if (quantized) return EnqueueRows<LeanKind<T, kVectors, kAlone, false, true>>(launch, batch);
-  if (kMany || batch.affine) {
-    return EnqueueRows<LeanKind<T, kVectors, kAlone, false, false>>(launch, batch);
-  }
-  return launch.spec.statistics == Statistics::kMeanVariance
-             ? EnqueueRows<LeanKind<T, kVectors, kAlone, false, false, kBare>>(launch, batch)
-             : EnqueueRows<LeanKind<T, kVectors, kAlone, false, false, kBare, true>>(launch, batch);
-}
-
-// Whether rows with a second tensor can have kDirect: their only factors are gamma and perhaps beta
+// Whether rows can have kDirect: their only factors are gamma and perhaps beta
 // of x's type or, with `of_sample`, the sample's scale and perhaps shift. The results may be
 // quantized in any way.
 bool IsDirect(const NormSpec& spec, const StageBatch& batch, bool of_sample) {
@@ -349,6 +299,47 @@ cudaError_t EnqueueDirect(const Launch& launch, const StageBatch& batch) {
   return launch.spec.statistics == Statistics::kMeanVariance
              ? EnqueueRows<OfMean>(launch, batch)
              : EnqueueRows<OfSquares>(launch, batch);
+}
+
+// Kinds without a second tensor whose results are quantized.
+template <typename T>
+cudaError_t EnqueueQuantized(const Launch& launch, const StageBatch& batch, bool modulated) {
+  constexpr LeanInput kAlone = LeanInput::kAlone;
+  constexpr LeanFactors kDirect = LeanFactors::kDirect;
+  if (IsDirect(launch.spec, batch, true)) {
+    return EnqueueDirect<T, kAlone, true, kDirect, true>(launch, batch);
+  }
+  if (IsDirect(launch.spec, batch, false)) {
+    return EnqueueDirect<T, kAlone, false, kDirect, true>(launch, batch);
+  }
+  return modulated ? EnqueueRows<LeanKind<T, kFewVectors, kAlone, true, true>>(launch, batch)
+                   : EnqueueRows<LeanKind<T, kFewVectors, kAlone, false, true>>(launch, batch);
+}
+
+// Kinds without a second tensor that write x's type.
+template <typename T, int kVectors>
+cudaError_t EnqueueOne(const Launch& launch, const StageBatch& batch, bool modulated) {
+  constexpr LeanInput kAlone = LeanInput::kAlone;
+  constexpr bool kMany = kVectors == kManyVectors;
+  constexpr LeanFactors kBare = kMany ? LeanFactors::kLoaded : LeanFactors::kNone;
+  constexpr LeanFactors kTable = LeanFactors::kTable;
+  const bool of_mean = launch.spec.statistics == Statistics::kMeanVariance;
+  if constexpr (kMany) {
+    const RunCut runs = ChooseRuns(launch, batch, modulated);
+    if (runs.rows > 0) {
+      return of_mean ? LaunchRuns<LeanKind<T, kVectors, kAlone, true, false, kTable>>(launch, runs,
+                                                                                      batch)
+                     : LaunchRuns<LeanKind<T, kVectors, kAlone, true, false, kTable, true>>(
+                           launch, runs, batch);
+    }
+  }
+  if (modulated) return EnqueueRows<LeanKind<T, kVectors, kAlone, true, false>>(launch, batch);
+  if (kMany || batch.affine) {
+    return EnqueueRows<LeanKind<T, kVectors, kAlone, false, false>>(launch, batch);
+  }
+  return of_mean
+             ? EnqueueRows<LeanKind<T, kVectors, kAlone, false, false, kBare>>(launch, batch)
+             : EnqueueRows<LeanKind<T, kVectors, kAlone, false, false, kBare, true>>(launch, batch);
 }
 
 // Whether there are few enough rows for kAhead.
@@ -394,9 +385,10 @@ template <typename T, LeanInput kInput>
 cudaError_t EnqueueInput(const Launch& launch, const StageBatch& batch, bool modulated) {
   using Plain = LeanKind<T, kFewVectors, kInput, false, false>;
   const bool quantized = launch.spec.quantization != Quantization::kNone;
-  if constexpr (sizeof(T) == 2 && !Plain::kBias) {
+  if constexpr (kInput == LeanInput::kBias || (sizeof(T) == 2 && !Plain::kBias)) {
     // Packed parameters leave registers for a gate.
-    if (!quantized && IsDirect(launch.spec, batch, false)) {
+    const bool packed_bias = !Plain::kBias || batch.input_bias.dtype == launch.spec.dtype;
+    if (!quantized && packed_bias && IsDirect(launch.spec, batch, false)) {
       return EnqueueDirect<T, kInput, false, LeanFactors::kDirect>(launch, batch);
     }
   }
@@ -423,6 +415,9 @@ cudaError_t Enqueue(const Launch& launch, const StageBatch& batch) {
                          : EnqueueInput<T, LeanInput::kBias>(launch, batch, modulated);
   }
   if (spec.residual) return EnqueueResidual<T>(launch, batch, modulated);
+  if (spec.quantization != Quantization::kNone) {
+    return EnqueueQuantized<T>(launch, batch, modulated);
+  }
   return launch.plan.vectors == kManyVectors ? EnqueueOne<T, kManyVectors>(launch, batch, modulated)
                                              : EnqueueOne<T, kFewVectors>(launch, batch, modulated);
 }
@@ -440,7 +435,8 @@ bool TakesLeanRows(const Launch& launch, const StageBatch& batch) {
     return false;
   }
   const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
-  const bool two = spec.residual || bias || spec.takes_other() || batch.scaled_first;
+  const bool two =
+      spec.residual || bias || spec.takes_other() || spec.quantization != Quantization::kNone;
   const std::int64_t threads = launch.plan.vectors > kFewVectors ? kMostThreadsOfOne
                                : two                             ? kMostThreadsOfTwo
                                                                  : kBlockThreads;

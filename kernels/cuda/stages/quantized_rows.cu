@@ -1,9 +1,9 @@
 // Rows that are scaled by their squares and quantized, without other stages: RMSNorm and the 2-norm
 // to 8 bits, of contiguous rows up to 64 KiB, with one channel per element or a norm alone.
 //
-// The largest result of a row is known before its statistics: the row is first multiplied with
-// gamma, and the largest product times the reciprocal root is the largest result. So sums and
-// largest are merged at one barrier, and no result is computed twice.
+// The largest result of a row or a block of it is known before the row's statistics: the row is
+// first multiplied with gamma, and the largest product times the reciprocal root is the largest
+// result. So sums and largest are merged at one barrier, and no result is computed twice.
 // Bytes: each element is read once and written once; gamma comes from the L1 cache.
 // Occupancy: 64 registers, 32 warps on a multiprocessor, 2 KiB of a row in each.
 // Determinism: the order of any_rows.cu.
@@ -71,8 +71,9 @@ struct HeldGamma<T, void> {
   __device__ void Scale(int, float, float (&)[kPerVector<T>]) const {}
 };
 
-// Vectors that do not exist are zeros, which change neither sums nor the largest.
-template <typename T, typename P>
+// Vectors that do not exist are zeros, which change neither sums nor the largest. kScale: kBlock,
+// or kRow for one scale of a row, its own or given.
+template <typename T, typename P, QuantizationScale kScale>
 __global__ void __launch_bounds__(kMostThreads)
     QuantizedRows(const __grid_constant__ StageBatch batch, const int width, const int warps) {
   using Kind = LeanKind<T, kFewVectors, LeanInput::kAlone, false, true>;
@@ -129,7 +130,22 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 #pragma unroll
   for (int i = 0; i < kFewVectors; ++i) {
-    if (vector_of(i) >= vectors) break;
+    if constexpr (kScale == QuantizationScale::kBlock) {  // The vectors of adjacent lanes.
+      constexpr int kBlockVectors = static_cast<int>(kQuantizationBlock) / kCount;
+      float own_largest = 0;
+#pragma unroll
+      for (const float value : scaled[i]) own_largest = LargerMagnitude(own_largest, value);
+      const std::uint32_t of_block =
+          LargestOfLanes(Magnitude(own_largest), min(team.width, kBlockVectors));
+      const QuantizationFactor<float> own(batch.quantization, FromMagnitude(of_block) * scale.rstd);
+      factor = own.factor;
+      if (vector_of(i) < vectors && vector_of(i) % kBlockVectors == 0) {
+        const int blocks = (vectors + kBlockVectors - 1) / kBlockVectors;
+        segment.scale_out[NumberOf(batch, place) * blocks + vector_of(i) / kBlockVectors] =
+            own.scale;
+      }
+    }
+    if (vector_of(i) >= vectors) continue;
 #pragma unroll
     for (float& value : scaled[i]) value *= scale.rstd;
     StoreBytes<kCount>(place.y + i * team.size() * kCount,
@@ -148,14 +164,20 @@ cudaError_t LaunchQuantizedRows(const Launch& launch, const StageBatch& batch) {
     return LaunchOverlapping(launch.limits, launch.stream, kernel, (batch.rows + rows - 1) / rows,
                              threads, batch, width, plan.warps);
   };
+  const bool blocks = launch.spec.quantization_scale == QuantizationScale::kBlock;
   return WithElementType(launch.spec.dtype, [&](auto type) -> cudaError_t {
     using T = typename decltype(type)::Type;
+    const auto with_gamma = [&](auto gamma) {
+      using P = typename decltype(gamma)::Type;
+      return blocks ? enqueue(QuantizedRows<T, P, QuantizationScale::kBlock>)
+                    : enqueue(QuantizedRows<T, P, QuantizationScale::kRow>);
+    };
     if constexpr (std::is_same_v<T, double>) {
       return cudaErrorInvalidValue;  // TakesLeanRows excludes this.
     } else {
-      if (batch.gamma.data == nullptr) return enqueue(QuantizedRows<T, void>);
-      return batch.gamma.dtype == batch.dtype ? enqueue(QuantizedRows<T, T>)
-                                              : enqueue(QuantizedRows<T, float>);
+      if (batch.gamma.data == nullptr) return with_gamma(ElementType<void>());
+      return batch.gamma.dtype == batch.dtype ? with_gamma(ElementType<T>())
+                                              : with_gamma(ElementType<float>());
     }
   });
 }

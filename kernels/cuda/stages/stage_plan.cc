@@ -167,7 +167,6 @@ StageRows RowsOfStages(const NormSpec& spec, std::int64_t spatial) {
 
 bool ScalesFirst(const NormSpec& spec) {
   return spec.quantization != Quantization::kNone &&
-         spec.quantization_scale != QuantizationScale::kBlock &&
          (spec.statistics == Statistics::kMeanSquare ||
           spec.statistics == Statistics::kRootOfSquares) &&
          !spec.residual && !spec.takes_other() && !spec.scale && !spec.shift &&
@@ -195,8 +194,8 @@ void PlanStages(const NormSpec& spec, std::int64_t spatial, const PresentParams&
       return;
     }
   }
-  const bool few = spec.residual || params.input_bias || spec.takes_other() || ScalesFirst(spec) ||
-                   vectors <= kLanes * kFewVectors;
+  const bool few = spec.residual || params.input_bias || spec.takes_other() ||
+                   spec.quantization != Quantization::kNone || vectors <= kLanes * kFewVectors;
   plan->vectors = few ? kFewVectors : kManyVectors;
   const std::int64_t of_warp = kLanes * plan->vectors;
   if (rows.places == RowPlaces::kScattered) {

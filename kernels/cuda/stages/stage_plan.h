@@ -73,8 +73,9 @@ struct StageRows {
 };
 StageRows RowsOfStages(const NormSpec& spec, std::int64_t spatial);
 
-// 16-byte vectors of a row that one lane holds at once: few beside a second tensor or an input bias
-// and for short rows, many elsewhere, which spreads a row's cost over more elements.
+// 16-byte vectors of a row that one lane holds at once: few beside a second tensor or an input
+// bias, of quantized and of short rows, many elsewhere, which spreads a row's cost over more
+// elements.
 inline constexpr int kFewVectors = 4;
 inline constexpr int kManyVectors = 8;
 // The most warps that share a row.
@@ -84,8 +85,9 @@ inline constexpr int kStageWarps = 32;
 // many.
 inline constexpr int kSliceWarps = 8;
 
-// Whether rows that a block can take are multiplied with gamma before they are normalized, if there
-// is no beta and no input bias: their largest results follow from the largest products.
+// Whether quantized rows that a block can take are multiplied with gamma before they are
+// normalized, if there is no beta and no input bias: their largest results follow from the largest
+// products.
 bool ScalesFirst(const NormSpec& spec);
 
 // Whether sliced_rows.cu has the stages and types of a spec.
