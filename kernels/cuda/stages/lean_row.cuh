@@ -95,7 +95,10 @@ class LeanRow {
         factor = FactorOfRow(largest, partials);
       }
     }
-    ForResults(scale, [&](int i, const float(&values)[kCount]) { Store(i, values, factor); });
+    ForResults(scale, [&](int i, const float(&values)[kCount]) {
+      const float of_vector = IsOfBlocks() ? FactorOfBlock(i, LargestOf(i, values)) : factor;
+      Store(i, values, of_vector);
+    });
   }
 
   // The statistics in the form that sums, merges and means depend on.
@@ -252,22 +255,57 @@ class LeanRow {
   // The same, with the results in registers in between.
   __device__ void WriteHeld(const RowScale<float>& scale, WarpPartials<std::uint32_t>& partials) {
     float results[Kind::kVectors][kCount];
-    float largest = 0;
+    float largest[Kind::kVectors];
 #pragma unroll
     for (int i = 0; i < Kind::kVectors; ++i) {
+      largest[i] = 0;
       if (!Kind::kStraight && !Exists(i)) continue;
       Result(i, i, scale, results[i]);
-      float of_vector = 0;
+      largest[i] = LargestOf(i, results[i]);
+    }
+    if (IsOfBlocks()) {
+      // All factors before the first store: the blocks' shuffles and divisions interleave.
+      float factors[Kind::kVectors];
 #pragma unroll
-      for (const float value : results[i]) of_vector = LargerMagnitude(of_vector, value);
-      if (Exists(i)) largest = LargerMagnitude(largest, of_vector);
+      for (int i = 0; i < Kind::kVectors; ++i) factors[i] = FactorOfBlock(i, largest[i]);
+#pragma unroll
+      for (int i = 0; i < Kind::kVectors; ++i) Store(i, results[i], factors[i]);
+      return;
     }
     float factor = batch_.quantization_factor.narrow;
     if (batch_.quantization_scale == QuantizationScale::kRow) {
-      factor = FactorOfRow(largest, partials);
+#pragma unroll
+      for (int i = 1; i < Kind::kVectors; ++i) largest[0] = LargerMagnitude(largest[0], largest[i]);
+      factor = FactorOfRow(largest[0], partials);
     }
 #pragma unroll
     for (int i = 0; i < Kind::kVectors; ++i) Store(i, results[i], factor);
+  }
+
+  __device__ bool IsOfBlocks() const {
+    return Kind::kQuantized && batch_.quantization_scale == QuantizationScale::kBlock;
+  }
+
+  // The largest magnitude of vector i's results; 0 if it does not exist.
+  __device__ float LargestOf(int i, const float (&results)[kCount]) const {
+    float largest = 0;
+#pragma unroll
+    for (const float value : results) largest = LargerMagnitude(largest, value);
+    return Exists(i) ? largest : 0;
+  }
+
+  // The factor of the block to which vector i belongs, from the largest of the vector: a block is
+  // the vectors of adjacent lanes.
+  __device__ float FactorOfBlock(int i, float largest) const {
+    constexpr int kVectors = static_cast<int>(kQuantizationBlock) / kCount;
+    const std::uint32_t of_block = LargestOfLanes(Magnitude(largest), min(team_.width, kVectors));
+    const QuantizationFactor<float> own(batch_.quantization, FromMagnitude(of_block));
+    const int vector = i * size_ + team_.thread;
+    if (Exists(i) && vector % kVectors == 0) {
+      const int blocks = (vectors_ + kVectors - 1) / kVectors;
+      segment().scale_out[NumberOf(batch_, place_) * blocks + vector / kVectors] = own.scale;
+    }
+    return own.factor;
   }
 
   // The factor of a row's results, from the thread's largest.
@@ -355,19 +393,6 @@ class LeanRow {
         StoreVector(place_.y + Offset(i), Pack<T>(values));
       }
       return;
-    }
-    if (batch_.quantization_scale == QuantizationScale::kBlock) {
-      // A block is the vectors of adjacent lanes.
-      constexpr int kVectors = static_cast<int>(kQuantizationBlock) / kCount;
-      const std::uint32_t largest = LargestOfLanes(
-          LargestMagnitude(values, Exists(i) ? kCount : 0, 0u), min(team_.width, kVectors));
-      const QuantizationFactor<float> own(batch_.quantization, FromMagnitude(largest));
-      factor = own.factor;
-      const int vector = i * size_ + team_.thread;
-      if (Exists(i) && vector % kVectors == 0) {
-        const int blocks = (vectors_ + kVectors - 1) / kVectors;
-        segment().scale_out[NumberOf(batch_, place_) * blocks + vector / kVectors] = own.scale;
-      }
     }
     if (!Exists(i)) return;
     StoreBytes<kCount>(place_.y + Offset(i) / static_cast<int>(sizeof(T)),
