@@ -2,11 +2,13 @@
 """Whole models with normd's norms beside eager's: the models of the tests, in Markdown.
 
     python3 bench/models.py [--only=Llama,convnext] [--width=512] [--length=128] [--side=128]
+                            [--device=cuda]
 
 For each: how many norms are replaced and left; the largest error against float64, in float32 and
-bfloat16, over eager's; and eager's time over normd's, with one thread and two. Both run in turns;
-the time is the processor's, so that other programs count little. It needs transformers, diffusers,
-timm and torchvision, or as many of them as --only asks for.
+bfloat16, over eager's; and eager's time over normd's. On the CPU that is with one thread and two,
+of the processor's time, so that other programs count little; on a GPU in three ways: called,
+compiled both, and replayed from a graph. Both run in turns. It needs transformers, diffusers, timm
+and torchvision, or as many of them as --only asks for.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import importlib.util
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +27,77 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 DTYPES = ("float32", "bfloat16")
 
 
-def seconds(model: Any, inputs: Any, calls: int) -> float:
+WAYS = ("called", "compiled", "replayed")
+
+
+def processor_seconds(call: Callable[[], Any], calls: int) -> float:
     begin = time.process_time()
     for _ in range(calls):
-        model(**inputs)
+        call()
     return (time.process_time() - begin) / calls
 
 
-def speed(eager: Any, ours: Any, inputs: Any, rounds: int) -> float:
+def device_seconds(call: Callable[[], Any], calls: int) -> float:
+    import torch
+
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(calls):
+        call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1000 / calls
+
+
+def speed(eager: Callable[[], Any], ours: Callable[[], Any], device: str, rounds: int) -> float:
     """Eager's time over ours, of each the shortest: other programs disturb that least."""
-    seconds(ours, inputs, 2)
-    calls = max(1, round(0.03 / seconds(eager, inputs, 2)))
+    seconds = device_seconds if device == "cuda" else processor_seconds
+    seconds(ours, 2)
+    calls = max(1, round(0.03 / seconds(eager, 2)))
     times: dict[Any, list[float]] = {eager: [], ours: []}
     for i in range(rounds):
-        for model in (eager, ours) if i % 2 else (ours, eager):
-            times[model].append(seconds(model, inputs, calls))
+        for call in (eager, ours) if i % 2 else (ours, eager):
+            times[call].append(seconds(call, calls))
     return min(times[eager]) / min(times[ours])
 
 
-def line(architecture: Any, rounds: int, threads: tuple[int, ...]) -> str:
+def prepared(model: Any, inputs: Any, way: str) -> Callable[[], Any]:
+    """A call of the model in one of WAYS."""
+    import torch
+
+    if way == "compiled":
+        model = torch.compile(model)
+
+    def call() -> Any:
+        return model(**inputs)
+
+    if way != "replayed":
+        return call
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(3):
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def speeds(eager: Any, ours: Any, inputs: Any, options: argparse.Namespace) -> list[str]:
+    import torch
+
+    found = []
+    for way in WAYS if options.device == "cuda" else options.threads.split(","):
+        if options.device == "cuda":
+            calls = [prepared(model, inputs, way) for model in (eager, ours)]
+        else:
+            torch.set_num_threads(int(way))
+            calls = [prepared(model, inputs, "called") for model in (eager, ours)]
+        found.append(f"{speed(*calls, options.device, options.rounds):.2f}")
+    return found
+
+
+def line(architecture: Any, options: argparse.Namespace) -> str:
     import torch
     from test_torch_architectures import (  # type: ignore[import-not-found]
         double_reference,
@@ -55,19 +110,18 @@ def line(architecture: Any, rounds: int, threads: tuple[int, ...]) -> str:
 
     model, inputs = architecture.build(), architecture.inputs()
     reference = double_reference(model, inputs)
-    errors, speeds = [], []
+    errors, times = [], []
     for name in DTYPES:
         dtype = getattr(torch, name)
-        eager, given = copy.deepcopy(model).to(dtype), to(inputs, dtype)
+        eager = copy.deepcopy(model).to(options.device, dtype)
+        given = {key: value.to(options.device) for key, value in to(inputs, dtype).items()}
         ours = copy.deepcopy(eager)
         report = normd.torch.replace(ours)
-        pair = [error(first_tensor(each(**given)), reference) for each in (ours, eager)]
+        pair = [error(first_tensor(each(**given)).cpu(), reference) for each in (ours, eager)]
         errors.append(pair[0] / pair[1])
-        for count in threads:
-            torch.set_num_threads(count)
-            speeds.append(f"{speed(eager, ours, given, rounds):.2f}")
+        times += speeds(eager, ours, given, options)
     counts = f"{len(report.replaced)} | {len(report.left)}"
-    return f"| {architecture} | {counts} | {max(errors):.2f} | {' | '.join(speeds)} |"
+    return f"| {architecture} | {counts} | {max(errors):.2f} | {' | '.join(times)} |"
 
 
 def main() -> None:
@@ -78,14 +132,15 @@ def main() -> None:
     parser.add_argument("--side", default="32")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
     for name in ("width", "length", "side"):
         os.environ[f"NORMD_MODELS_{name.upper()}"] = getattr(options, name)
     import torch
     from torch_architectures import ARCHITECTURES  # type: ignore[import-not-found]
 
-    threads = tuple(map(int, options.threads.split(",")))
-    heads = [f"{dtype}, {count}" for dtype in DTYPES for count in threads]
+    ways = WAYS if options.device == "cuda" else options.threads.split(",")
+    heads = [f"{dtype}, {way}" for dtype in DTYPES for way in ways]
     print(f"| model | replaced | left | error | {' | '.join(heads)} |")
     print("|" + "---|" * (4 + len(heads)))
     wanted = options.only.split(",")
@@ -93,7 +148,7 @@ def main() -> None:
         found = importlib.util.find_spec(each.package.partition(".")[0]) is not None
         if found and any(name in str(each) for name in wanted):
             with torch.no_grad():
-                print(line(each, options.rounds, threads), flush=True)
+                print(line(each, options), flush=True)
 
 
 if __name__ == "__main__":
