@@ -298,7 +298,7 @@ class LeanRow {
   // the vectors of adjacent lanes.
   __device__ float FactorOfBlock(int i, float largest) const {
     constexpr int kVectors = static_cast<int>(kQuantizationBlock) / kCount;
-    const std::uint32_t of_block = LargestOfLanes(Magnitude(largest), min(team_.width, kVectors));
+    const std::uint32_t of_block = LargestOfBlock<T>(Magnitude(largest), team_.width);
     const QuantizationFactor<float> own(batch_.quantization, FromMagnitude(of_block));
     const int vector = i * size_ + team_.thread;
     if (Exists(i) && vector % kVectors == 0) {

@@ -135,8 +135,7 @@ __global__ void __launch_bounds__(kMostThreads)
       float own_largest = 0;
 #pragma unroll
       for (const float value : scaled[i]) own_largest = LargerMagnitude(own_largest, value);
-      const std::uint32_t of_block =
-          LargestOfLanes(Magnitude(own_largest), min(team.width, kBlockVectors));
+      const std::uint32_t of_block = LargestOfBlock<T>(Magnitude(own_largest), team.width);
       const QuantizationFactor<float> own(batch.quantization, FromMagnitude(of_block) * scale.rstd);
       factor = own.factor;
       if (vector_of(i) < vectors && vector_of(i) % kBlockVectors == 0) {

@@ -57,6 +57,15 @@ struct QuantizationFactor {
   }
 };
 
+// The largest magnitude of a block of a quantized row, whose vectors are those of adjacent lanes,
+// of a row that lies in `width` lanes of a warp or in whole warps.
+template <typename T>
+__device__ inline std::uint32_t LargestOfBlock(std::uint32_t own, int width) {
+  constexpr int kVectors = static_cast<int>(kQuantizationBlock) / kPerVector<T>;
+  // A constant width takes a third of the instructions.
+  return width >= kVectors ? LargestOfLanes(own, kVectors) : LargestOfLanes(own, width);
+}
+
 __device__ inline std::uint32_t ToInt8(float value) {
   return static_cast<std::uint32_t>(min(max(__float2int_rn(value), -128), 127)) & 0xff;
 }
