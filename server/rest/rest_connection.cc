@@ -267,6 +267,7 @@ class ConnectionOver final : public RestConnection,
 
   // Answers a request that has no call.
   void RefuseRequest() {
+    parts_.metrics.RecordRefusedRequest(refused_.status);
     Answer();
   }
 
