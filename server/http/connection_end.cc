@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <exception>
 
 namespace normd {
 namespace {
@@ -35,12 +36,12 @@ void ConnectionEnd::Cancel() {
   pause_.cancel();
 }
 
-void ConnectionEnd::EndSending(const Done& done) {
+void ConnectionEnd::EndSending(const SharedDone& done) {
   shutdown(socket_, SHUT_WR);
   Look(done);
 }
 
-void ConnectionEnd::Look(const Done& done) {
+void ConnectionEnd::Look(const SharedDone& done) {
   const TimePoint now = std::chrono::steady_clock::now();
   const bool client_ended = Discard();
   if (!delivered_ && UndeliveredBytes(socket_) == 0) {
@@ -50,23 +51,26 @@ void ConnectionEnd::Look(const Done& done) {
   if ((delivered_ && client_ended) || now >= deadline_ || discarded_ > kMostDiscarded) {
     return Finish(done, delivered_);
   }
+  try {
+    LookLater(now, client_ended, done);
+  } catch (const std::exception&) {
+    Finish(done, delivered_);  // No memory to wait.
+  }
+}
+
+void ConnectionEnd::LookLater(TimePoint now, bool client_ended, const SharedDone& done) {
   // Nothing tells of an acknowledgement, so there are looks in between.
   pause_.expires_at(std::min(now + pause_length_, deadline_));
   pause_length_ = std::min(2 * pause_length_, kLongestPause);
-  pause_.async_wait([this, done](boost::system::error_code error) {
-    if (!error && socket_ >= 0) Look(done);
-  });
+  pause_.async_wait(Wake{*this, /*by_bytes=*/false, done});
   if (client_ended || awaits_bytes_) return;
   awaits_bytes_ = true;
-  await_bytes_([this, done](boost::system::error_code error) {
-    awaits_bytes_ = false;
-    if (!error && socket_ >= 0) Look(done);
-  });
+  await_bytes_(Wake{*this, /*by_bytes=*/true, done});
 }
 
-void ConnectionEnd::Finish(const Done& done, bool delivered) {
+void ConnectionEnd::Finish(const SharedDone& done, bool delivered) {
   Cancel();
-  done(delivered);
+  (*done)(delivered);
 }
 
 // Whether the client has ended its side.

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "base/clock.h"
@@ -35,19 +36,19 @@ class ConnectionEnd {
 
   // Ends the server's side of `stream`, which is over `socket`, and discards what comes.
   // Calls `done`, perhaps before it returns, when the client has the response and has ended its
-  // side or had kLinger for it; at `deadline`; or when the client sends too much. `done` keeps this
-  // object and the stream alive. Over TLS the caller bounds the time to write the close_notify.
+  // side or had kLinger for it; at `deadline`; if the client sends too much; for lack of memory.
+  // `done` keeps this object and the stream alive. Over TLS the caller bounds the time to write the
+  // close_notify.
   template <typename Stream, typename Socket>
-  void Begin(Stream& stream, Socket& socket, TimePoint deadline, Done done) {
+  void Begin(Stream& stream, Socket& socket, TimePoint deadline, Done then) {
+    const auto done = std::make_shared<const Done>(std::move(then));
     socket_ = socket.native_handle();
     deadline_ = deadline;
-    await_bytes_ = [&socket](Handler handler) {
-      socket.async_wait(Socket::wait_read, std::move(handler));
-    };
+    await_bytes_ = [&socket](Wake wake) { socket.async_wait(Socket::wait_read, std::move(wake)); };
     if constexpr (requires { typename Stream::handshake_type; }) {
       // The client's own close_notify is not waited for.
       SSL_set_shutdown(stream.native_handle(), SSL_RECEIVED_SHUTDOWN);
-      stream.async_shutdown([this, done = std::move(done)](boost::system::error_code error) {
+      stream.async_shutdown([this, done](boost::system::error_code error) {
         if (socket_ < 0) return;
         error ? Finish(done, false) : EndSending(done);
       });
@@ -59,15 +60,28 @@ class ConnectionEnd {
   void Cancel();
 
  private:
-  using Handler = std::function<void(boost::system::error_code)>;
+  using SharedDone = std::shared_ptr<const Done>;  // shared: by the handlers.
 
-  void EndSending(const Done& done);
-  void Look(const Done& done);
-  void Finish(const Done& done, bool delivered);
+  // A handler. Asio copies it, for which there may be no memory: it needs none.
+  struct Wake {
+    ConnectionEnd& end;
+    bool by_bytes;
+    SharedDone done;
+
+    void operator()(boost::system::error_code error) const {
+      if (by_bytes) end.awaits_bytes_ = false;
+      if (!error && end.socket_ >= 0) end.Look(done);
+    }
+  };
+
+  void EndSending(const SharedDone& done);
+  void Look(const SharedDone& done);
+  void LookLater(TimePoint now, bool client_ended, const SharedDone& done);
+  void Finish(const SharedDone& done, bool delivered);
   bool Discard();
 
   // Calls its argument when the client sends something or ends its side.
-  std::function<void(Handler)> await_bytes_;
+  std::function<void(Wake)> await_bytes_;
   bool awaits_bytes_ = false;
   boost::asio::steady_timer pause_;
   Duration pause_length_ = std::chrono::milliseconds(5);

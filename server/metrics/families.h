@@ -24,6 +24,7 @@ enum class Family {
   kInflightBytes,
   kInflightLimitBytes,
   kRejected,
+  kRequestsRefused,
   kPayloadBytes,
   kLaneBusy,
   kLanes,

@@ -4,6 +4,7 @@
 #ifndef NORMD_SERVER_METRICS_HANDLES_H_
 #define NORMD_SERVER_METRICS_HANDLES_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -148,7 +149,15 @@ enum class ConnectionEnding {
 inline constexpr int kConnectionEndings = 7;
 absl::string_view ConnectionEndingName(ConnectionEnding why);
 
-// The connections of gRPC's port.
+// The statuses of HTTP with which requests are refused before a call begins: the label `status` of
+// normd_requests_refused_total.
+inline constexpr std::array<int, 7> kRefusalStatuses = {400, 403, 404, 405, 417, 429, 431};
+
+// The label `port` of connections.
+enum class RequestPort { kGrpc, kHttp };
+inline constexpr std::size_t kRequestPorts = 2;
+
+// The connections of one port.
 class ConnectionMetrics {
  public:
   virtual ~ConnectionMetrics() = default;
@@ -158,8 +167,10 @@ class ConnectionMetrics {
   virtual void RecordEnded(ConnectionEnding /*reason*/) {}
   virtual void SetOpen(std::int64_t /*connections*/) {}
   virtual void SetLimit(std::int64_t /*connections*/) {}
-  // Received and not given to the service.
+  // gRPC's alone: received and not given to the service.
   virtual void SetUndelivered(std::int64_t /*bytes*/) {}
+  // HTTP's alone: an answer without a call, which counts if it is one of kRefusalStatuses.
+  virtual void RecordRefusedRequest(int /*status*/) {}
 };
 
 // The label `kind` of normd_shared_regions.

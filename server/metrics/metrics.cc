@@ -7,6 +7,7 @@
 #include <iterator>
 #include <map>
 #include <sstream>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -51,10 +52,14 @@ constexpr absl::string_view kEndingNames[] = {"handshake_timeout", "no_http2", "
                                               "tls_version",       "oversize", "message_timeout",
                                               "transport_bytes"};
 static_assert(std::size(kEndingNames) == kConnectionEndings);
+constexpr absl::string_view kPortNames[] = {"grpc", "http"};
+static_assert(std::size(kPortNames) == kRequestPorts);
 
 // Relaxed: nothing else is published with these.
 class ConnectionSeries final : public ConnectionMetrics {
  public:
+  explicit ConnectionSeries(RequestPort port) : port_(port) {}
+
   void RecordAccepted() override { Count(accepted_); }
   void RecordRefused(ConnectionRefusal reason) override {
     Count(refused_[static_cast<std::size_t>(reason)]);
@@ -65,18 +70,33 @@ class ConnectionSeries final : public ConnectionMetrics {
   void SetOpen(std::int64_t connections) override { Set(open_, connections); }
   void SetLimit(std::int64_t connections) override { Set(limit_, connections); }
   void SetUndelivered(std::int64_t bytes) override { Set(undelivered_bytes_, bytes); }
+  void RecordRefusedRequest(int status) override {
+    for (std::size_t i = 0; i < kRefusalStatuses.size(); ++i) {
+      if (kRefusalStatuses[i] == status) Count(refused_requests_[i]);
+    }
+  }
+  void Show() { shown_.store(true, std::memory_order_relaxed); }
 
   void Collect(FamilyList& out) const {
-    out.Add(Family::kConnections, {}, Get(open_));
-    out.Add(Family::kConnectionsLimit, {}, Get(limit_));
-    out.Add(Family::kConnectionsAccepted, {}, Get(accepted_));
+    if (!shown_.load(std::memory_order_relaxed)) return;
+    const absl::string_view port = kPortNames[static_cast<std::size_t>(port_)];
+    out.Add(Family::kConnections, {port}, Get(open_));
+    out.Add(Family::kConnectionsLimit, {port}, Get(limit_));
+    out.Add(Family::kConnectionsAccepted, {port}, Get(accepted_));
     for (std::size_t i = 0; i < refused_.size(); ++i) {
-      out.Add(Family::kConnectionsRefused, {kRefusalNames[i]}, Get(refused_[i]));
+      out.Add(Family::kConnectionsRefused, {port, kRefusalNames[i]}, Get(refused_[i]));
     }
     for (std::size_t i = 0; i < ended_.size(); ++i) {
-      out.Add(Family::kConnectionsEnded, {kEndingNames[i]}, Get(ended_[i]));
+      out.Add(Family::kConnectionsEnded, {port, kEndingNames[i]}, Get(ended_[i]));
     }
-    out.Add(Family::kUndeliveredBytes, {}, Get(undelivered_bytes_));
+    if (port_ == RequestPort::kGrpc) {
+      out.Add(Family::kUndeliveredBytes, {}, Get(undelivered_bytes_));
+      return;
+    }
+    for (std::size_t i = 0; i < refused_requests_.size(); ++i) {
+      out.Add(Family::kRequestsRefused, {std::to_string(kRefusalStatuses[i])},
+              Get(refused_requests_[i]));
+    }
   }
 
  private:
@@ -89,12 +109,15 @@ class ConnectionSeries final : public ConnectionMetrics {
     return static_cast<double>(number.load(std::memory_order_relaxed));
   }
 
+  const RequestPort port_;
+  std::atomic<bool> shown_{false};
   Number accepted_{0};
   std::array<Number, kConnectionRefusals> refused_{};
   std::array<Number, kConnectionEndings> ended_{};
   Number open_{0};
   Number limit_{0};
   Number undelivered_bytes_{0};
+  std::array<Number, kRefusalStatuses.size()> refused_requests_{};
 };
 
 // Relaxed: nothing else is published with these.
@@ -271,7 +294,11 @@ class MetricsImpl final : public Metrics {
   std::shared_ptr<IdentityMetrics> ForIdentity(absl::string_view name) override {
     return identities_->Handle(name);
   }
-  ConnectionMetrics& ForConnections() override { return connections_; }
+  ConnectionMetrics& ForConnections(RequestPort port) override {
+    ConnectionSeries& series = connections_[static_cast<std::size_t>(port)];
+    series.Show();
+    return series;
+  }
   TlsMetrics& ForTls() override { return tls_; }
   PolicyMetrics& ForPolicy() override {
     policy_.Show();
@@ -375,7 +402,7 @@ class MetricsImpl final : public Metrics {
             static_cast<double>(queue_limit_requests_.load(std::memory_order_relaxed)));
     out.Add(Family::kPayloadBytes, {"in"}, static_cast<double>(payload_bytes_.Sum(0)));
     out.Add(Family::kPayloadBytes, {"out"}, static_cast<double>(payload_bytes_.Sum(1)));
-    connections_.Collect(out);
+    for (const ConnectionSeries& port : connections_) port.Collect(out);
     tls_.Collect(out);
     policy_.Collect(out);
     regions_.Collect(out);
@@ -451,7 +478,8 @@ class MetricsImpl final : public Metrics {
   const std::shared_ptr<IdentitySeriesSet> identities_ = IdentitySeriesSet::Create();  // Likewise.
   ShardedCells inflight_bytes_{1};
   ShardedCells payload_bytes_{2};  // In, out.
-  ConnectionSeries connections_;
+  std::array<ConnectionSeries, kRequestPorts> connections_{ConnectionSeries(RequestPort::kGrpc),
+                                                           ConnectionSeries(RequestPort::kHttp)};
   TlsSeries tls_;
   PolicySeries policy_;
   RegionSeries regions_;

@@ -52,7 +52,8 @@ class Metrics {
   // The series of an identity, as ForModel's, "" for calls that are nobody's; beyond
   // kMaxIdentitySeries those that all further ones share. Call it when a policy is taken.
   virtual std::shared_ptr<IdentityMetrics> ForIdentity(absl::string_view name) = 0;
-  virtual ConnectionMetrics& ForConnections() = 0;
+  // Its series are there from the first call on.
+  virtual ConnectionMetrics& ForConnections(RequestPort port) = 0;
   virtual TlsMetrics& ForTls() = 0;
   // Its series are there from the first call on.
   virtual PolicyMetrics& ForPolicy() = 0;

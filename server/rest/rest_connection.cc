@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -180,12 +181,11 @@ class ConnectionOver final : public RestConnection,
       reader_.emplace(options_.max_head_bytes);
       Expect(Phase::kHead, options_.handshake_timeout);
     }
-    RestRefusal refusal;
-    const RequestReader::Progress progress = reader_->ReadHeadFrom(buffer_, head_, refusal);
+    const RequestReader::Progress progress = reader_->ReadHeadFrom(buffer_, head_, refused_);
     if (progress == RequestReader::Progress::kNeedsMore) return Read();
-    if (refusal.status != 0) {
+    if (refused_.status != 0) {
       head_.keep_alive = false;  // Where the next request begins is unclear.
-      return Answer(RefusalReply(refusal));
+      return RefuseRequest();
     }
     Begin();
   }
@@ -265,8 +265,14 @@ class ConnectionOver final : public RestConnection,
     HaveBody();
   }
 
+  // Answers a request that has no call.
+  void RefuseRequest() {
+    parts_.metrics.RecordRefusedRequest(refused_.status);
+    Answer();
+  }
+
   void HaveBody() {
-    if (call_ == nullptr) return Answer(RefusalReply(refused_));
+    if (call_ == nullptr) return RefuseRequest();
     Expect(Phase::kBusy, Duration(0));
     busy_ = Self();
     try {
@@ -277,7 +283,7 @@ class ConnectionOver final : public RestConnection,
       }
       call_->Run(body_.Release());
     } catch (const std::exception&) {
-      // No memory to begin with it, or for its answer.
+      // No memory to begin with it.
       if (busy_ == nullptr) throw;
       const std::shared_ptr<ConnectionOver> self = std::move(busy_);
       call_->SetCode(absl::StatusCode::kResourceExhausted);
@@ -298,12 +304,25 @@ class ConnectionOver final : public RestConnection,
         // Not here: this may be within a function of the call.
         return asio::post(socket().get_executor(), [self] { self->EndCall(); });
       }
-      if (refused_.status != 0) call_->reply() = RefusalReply(refused_);
-      Answer(std::move(call_->reply()));
+      Answer();
     });
   }
 
-  void Answer(RestReply reply) {
+  void Answer() {
+    try {
+      Write(refused_.status != 0 ? RefusalReply(refused_) : std::move(call_->reply()));
+    } catch (const std::exception&) {
+      // No memory for the response. The call is kept until this object's end, since this may be
+      // within one of its functions.
+      phase_ = Phase::kEnding;
+      Drop();
+      if (call_ == nullptr) return;
+      call_->SetCode(absl::StatusCode::kResourceExhausted);
+      call_->Record();
+    }
+  }
+
+  void Write(RestReply reply) {
     if (parts_.draining.load(std::memory_order_relaxed) || client_ended_ || IsOld()) {
       head_.keep_alive = false;
     }

@@ -61,7 +61,10 @@ ConnectionLimits LimitsOf(const RestOptions& options) {
 // The open connections, which acceptor and connections count on their threads.
 class Places {
  public:
-  explicit Places(const ConnectionLimits& limits) : limits_(limits) {}
+  Places(const ConnectionLimits& limits, ConnectionMetrics& metrics)
+      : limits_(limits), metrics_(metrics) {
+    metrics_.SetLimit(limits_.connections);
+  }
 
   Taking Take(const std::string& share) {
     MutexLock lock(mutex_);
@@ -69,14 +72,15 @@ class Places {
     const Taking taking = DecideTaking(limits_, all_, found == per_peer_.end() ? 0 : found->second);
     if (taking != Taking::kTake) return taking;
     ++per_peer_[share];  // May throw.
-    ++all_;
+    metrics_.SetOpen(++all_);
     return taking;
   }
   void Return(const std::string& share) {
     MutexLock lock(mutex_);
     const auto found = per_peer_.find(share);
     if (--found->second == 0) per_peer_.erase(found);
-    if (--all_ == 0) none_.SignalAll();
+    metrics_.SetOpen(--all_);
+    if (all_ == 0) none_.SignalAll();
   }
   bool WaitNone(TimePoint until) {
     MutexLock lock(mutex_);
@@ -86,6 +90,7 @@ class Places {
 
  private:
   const ConnectionLimits limits_;
+  ConnectionMetrics& metrics_;
   Mutex mutex_;
   CondVar none_;
   std::int64_t all_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -179,7 +184,8 @@ class RestServerImpl final : public RestServer {
   RestServerImpl(const RestOptions& options, RestEnvironment& environment, Listener listener)
       : options_(options),
         environment_(environment),
-        parts_{options_, environment, environment.accept.metrics.ForConnections()},
+        parts_{options_, environment,
+               environment.accept.metrics.ForConnections(RequestPort::kHttp)},
         pool_watch_(environment.accept.metrics.WatchPool(
             "http",
             [&pool = parts_.bodies] {
@@ -187,7 +193,7 @@ class RestServerImpl final : public RestServer {
             })),
         address_(listener.address),
         port_(listener.port),
-        places_(LimitsOf(options)),
+        places_(LimitsOf(options), parts_.metrics),
         later_(static_cast<std::size_t>(Threads())),
         epoll_(epoll_create1(EPOLL_CLOEXEC)),
         acceptor_(std::move(listener), epoll_.get(), 0) {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -23,8 +23,10 @@ struct Pattern {
   RestMethod method;
 };
 
-// The first that fits counts, so "stats" is no model here.
+// The first that fits counts, so "stats" is no model here; the most frequent one is at the
+// beginning.
 constexpr Pattern kPatterns[] = {
+    {"POST", "/v2/models/M/infer", RestMethod::kInfer},
     {"GET", "/v2", RestMethod::kServerMetadata},
     {"GET", "/v2/health/live", RestMethod::kServerLive},
     {"GET", "/v2/health/ready", RestMethod::kServerReady},
@@ -33,7 +35,6 @@ constexpr Pattern kPatterns[] = {
     {"GET", "/v2/models/M/ready", RestMethod::kModelReady},
     {"GET", "/v2/models/M/config", RestMethod::kModelConfig},
     {"GET", "/v2/models/M/stats", RestMethod::kModelStatistics},
-    {"POST", "/v2/models/M/infer", RestMethod::kInfer},
     {"GET, POST", "/v2/models/M/trace/setting", RestMethod::kTraceSetting},
     {"POST", "/v2/repository/index", RestMethod::kRepositoryIndex},
     {"POST", "/v2/repository/models/M/load", RestMethod::kLoad},
@@ -60,6 +61,10 @@ int HexDigit(char c) {
 
 // False if a percent sign is not followed by two digits.
 bool DecodePercent(absl::string_view text, std::string& decoded) {
+  if (!absl::StrContains(text, '%')) {
+    decoded = std::string(text);
+    return true;
+  }
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '%') {
       decoded += text[i];
@@ -83,10 +88,14 @@ absl::string_view PathOf(absl::string_view target) {
   return target.substr(0, target.find_first_of("?#"));
 }
 
-bool Fits(const std::vector<absl::string_view>& pattern, const std::vector<std::string>& path,
-          Route& route) {
-  std::size_t i = 0;
-  for (const absl::string_view wanted : pattern) {
+// The parts of a path between slashes, decoded.
+using PathParts = absl::InlinedVector<std::string, 8>;
+
+bool Fits(absl::string_view pattern, const PathParts& path, Route& route) {
+  std::size_t i = 1;  // The first is what lies in front of the path's slash.
+  while (absl::ConsumePrefix(&pattern, "/")) {
+    const absl::string_view wanted = pattern.substr(0, pattern.find('/'));
+    pattern.remove_prefix(wanted.size());
     if (i == path.size()) return false;
     const std::string& part = path[i++];
     if (wanted == "R") {
@@ -102,14 +111,22 @@ bool Fits(const std::vector<absl::string_view>& pattern, const std::vector<std::
       return false;
     }
   }
-  return i == path.size();
+  return path[0].empty() && i == path.size();
+}
+
+bool Takes(absl::string_view verbs, absl::string_view verb) {
+  if (verb == "HEAD") return absl::StartsWith(verbs, "GET");
+  for (const absl::string_view one : absl::StrSplit(verbs, ", ")) {
+    if (one == verb) return true;
+  }
+  return false;
 }
 
 }  // namespace
 
 RestRefusal FindRoute(absl::string_view verb, absl::string_view target, Route& route) {
   const absl::string_view shown = PathOf(target);
-  std::vector<std::string> path;
+  PathParts path;
   for (const absl::string_view part : absl::StrSplit(shown, '/')) {
     if (!DecodePercent(part, path.emplace_back())) {
       return {400, absl::StrCat("path: \"", Printable(shown, kMaxPathShown),
@@ -119,22 +136,20 @@ RestRefusal FindRoute(absl::string_view verb, absl::string_view target, Route& r
   for (const Pattern& pattern : kPatterns) {
     Route found;
     found.method = pattern.method;
-    if (!Fits(absl::StrSplit(pattern.path, '/'), path, found)) continue;
+    if (!Fits(pattern.path, path, found)) continue;
     const bool repository =
         found.method == RestMethod::kLoad || found.method == RestMethod::kUnload;
     // An empty name or version would mean every one of them.
     const bool empty = (absl::StrContains(pattern.path, "/M") && found.model.empty()) ||
                        (absl::StrContains(pattern.path, "/R") && found.region.empty());
     if (empty || (repository && !found.version.empty())) continue;
-    const std::string allow = absl::StrCat(
-        pattern.verbs, absl::StartsWith(pattern.verbs, "GET") ? ", HEAD" : "", ", OPTIONS");
-    if (verb == "OPTIONS") return {204, "", allow};
-    const std::vector<absl::string_view> verbs = absl::StrSplit(allow, ", ");
-    for (const absl::string_view one : verbs) {
-      if (one != verb) continue;
+    if (Takes(pattern.verbs, verb)) {
       route = std::move(found);
       return {};
     }
+    const std::string allow = absl::StrCat(
+        pattern.verbs, absl::StartsWith(pattern.verbs, "GET") ? ", HEAD" : "", ", OPTIONS");
+    if (verb == "OPTIONS") return {204, "", allow};
     return {405,
             absl::StrCat(Printable(verb, 32), " ", Printable(shown, kMaxPathShown), ", wanted ",
                          pattern.verbs),

@@ -186,7 +186,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   };
   made->loop_ = std::make_unique<ConnectionLoop>(
       LoopOf(options, metadata_bytes), *std::move(listener), std::move(callbacks),
-      environment.accept.callers, environment.accept.metrics.ForConnections());
+      environment.accept.callers, environment.accept.metrics.ForConnections(RequestPort::kGrpc));
   return made;
 }
 

@@ -14,7 +14,7 @@ class NoMetrics final : public Metrics {
   std::shared_ptr<IdentityMetrics> ForIdentity(absl::string_view) override {
     return {std::shared_ptr<void>(), &identity_};
   }
-  ConnectionMetrics& ForConnections() override { return connections_; }
+  ConnectionMetrics& ForConnections(RequestPort) override { return connections_; }
   TlsMetrics& ForTls() override { return tls_; }
   PolicyMetrics& ForPolicy() override { return policy_; }
   RegionMetrics& ForRegions() override { return regions_; }

@@ -162,7 +162,9 @@ class CountingMetrics final : public Metrics {
   std::shared_ptr<ModelMetrics> ForModel(absl::string_view name, std::int64_t version) override;
   ModelMetrics& ForNoModel() override { return no_model; }
   std::shared_ptr<IdentityMetrics> ForIdentity(absl::string_view name) override;
-  ConnectionMetrics& ForConnections() override { return connections; }
+  ConnectionMetrics& ForConnections(RequestPort port) override {
+    return port == RequestPort::kGrpc ? connections : http_connections;
+  }
   TlsMetrics& ForTls() override { return tls; }
   PolicyMetrics& ForPolicy() override { return policy; }
   RegionMetrics& ForRegions() override { return regions; }
@@ -185,6 +187,7 @@ class CountingMetrics final : public Metrics {
 
   CountingModelMetrics no_model;
   CountingConnectionMetrics connections;
+  CountingConnectionMetrics http_connections;
   CountingTlsMetrics tls;
   CountingPolicyMetrics policy;
   CountingRegionMetrics regions;

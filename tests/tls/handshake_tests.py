@@ -64,7 +64,7 @@ class Handshakes(unittest.TestCase):
             self.assertNotIn("verify return", asked.split("RENEGOTIATING")[-1])
 
     def test_what_is_not_tls_is_counted(self):
-        series = 'normd_connections_ended_total{reason="no_tls"}'
+        series = 'normd_connections_ended_total{port="grpc",reason="no_tls"}'
         before = metric(self.ports[1], self.files, series)
         for text in (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\0"):
             with socket.create_connection(("127.0.0.1", self.ports[0]), timeout=LIMIT_S) as plain:
@@ -101,7 +101,7 @@ class Policies(unittest.TestCase):
                 done, said = s_client(port, "-tls1_2")
                 self.assertFalse(done, said)
                 self.assertIn("alert protocol version", said)
-            series = 'normd_connections_ended_total{reason="tls_version"}'
+            series = 'normd_connections_ended_total{port="grpc",reason="tls_version"}'
             self.assertEqual(metric(normd.metrics_port, files, series), 1)
 
     def calls(self, normd, files, *, certificate):

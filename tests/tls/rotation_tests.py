@@ -78,7 +78,8 @@ class Rotation(unittest.TestCase):
             self.assertGreater(result["ok"], 0.9 * rate * options.seconds)
             self.assertIn("server_metrics", result, said)
             self.assertGreater(newcomers, 16 * rounds)
-            connections = metric(normd.metrics_port, files, "normd_connections_accepted_total")
+            connections = metric(normd.metrics_port, files,
+                                 'normd_connections_accepted_total{port="grpc"}')
             print(f"{rounds} rotations of certificate, tokens and policy under {result['ok_per_s']:.0f} "
                   f"calls/s (wanted {options.rate:.0f}): {result['ok']} calls, {result['errors']} "
                   f"failures; {newcomers} calls of newcomers, without failure, {connections:.0f} "

@@ -214,7 +214,8 @@ function budgets() {
     ['Requests that wait for a lane', count(queued), count(metric('normd_queue_limit_requests')), 'limit of each version'],
     ['Tensors in flight', bytes(metric('normd_inflight_bytes')), bytes(metric('normd_inflight_limit_bytes'))],
     ['Received, not yet with the service', bytes(metric('normd_transport_undelivered_bytes')), '–'],
-    ['Connections', count(metric('normd_connections')), count(metric('normd_connections_limit'))],
+    ...by('normd_connections', 'port').map(port => [
+      `Connections: ${port}`, count(metric('normd_connections', {port})), count(metric('normd_connections_limit', {port}))]),
     ['File descriptors', count(metric('process_open_fds')), count(metric('process_max_fds'))],
     ['Connections to this port', count(metric('normd_http_connections')), '–'],
   ].map(([name, now, limit, below]) => ({name, below, cells: [now, limit]}))];

@@ -111,7 +111,7 @@ TEST_F(LivePageTest, ShowsTheNumbersOfAScrape) {
   metrics_->SetLimits({123, 45});
   metrics_->AddInflightBytes(17);
   metrics_->ForLane("cpu", "cpu:0").AddBusy(std::chrono::milliseconds(1500));
-  metrics_->ForConnections().RecordRefused(ConnectionRefusal::kFull);
+  metrics_->ForConnections(RequestPort::kGrpc).RecordRefused(ConnectionRefusal::kFull);
   const auto watch = metrics_->WatchPool("host", [] { return PoolUse{1, 2}; });
   metrics_->WatchSaturation([] { return 0.5; });
   const auto scrape = ParseExposition(HttpBody(HttpGet(exposer_->port(), "/metrics")));

@@ -46,6 +46,8 @@ TEST_F(MetricsTest, ExposesEveryFamilyOnceItIsInUse) {
   model->RecordLoad(milliseconds(1));
   metrics_->ForLane("cpu", "cpu:0").AddBusy(milliseconds(1));
   metrics_->SetDevice("cpu", "8 threads");
+  metrics_->ForConnections(RequestPort::kGrpc);
+  metrics_->ForConnections(RequestPort::kHttp);
   const auto watch = metrics_->WatchPool("host", [] { return PoolUse{1, 2}; });
 
   const std::map<std::string, std::string> wanted = {
@@ -59,6 +61,7 @@ TEST_F(MetricsTest, ExposesEveryFamilyOnceItIsInUse) {
       {"normd_inflight_bytes", "gauge"},
       {"normd_inflight_limit_bytes", "gauge"},
       {"normd_rejected_total", "counter"},
+      {"normd_requests_refused_total", "counter"},
       {"normd_payload_bytes_total", "counter"},
       {"normd_lane_busy_seconds_total", "counter"},
       {"normd_lanes", "gauge"},

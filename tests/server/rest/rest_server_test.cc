@@ -272,6 +272,62 @@ TEST(RestServerTest, AmbiguousRequestsEndTheirConnection) {
   EXPECT_EQ(large.Get("/v2", "X: " + std::string(20000, 'x') + "\r\n").status, 431);
 }
 
+TEST(RestServerTest, CountsEachRefusalOnce) {
+  TestServer server(WithRest());
+  const auto to = [](const std::string& path, const std::string& lines) {
+    return absl::StrCat("POST ", path, " HTTP/1.1\r\nHost: h\r\n", lines, "\r\n");
+  };
+  const std::string long_body = "Content-Length: 999999999999\r\n";
+  const std::string chunked = "Transfer-Encoding: chunked\r\n";
+  const struct {
+    std::string request;
+    int status;
+  } cases[] = {{"nonsense\r\n\r\n", 400},
+               {"GET /v2 HTTP/1.1\r\n\r\n", 400},
+               {to(kInfer, "X: a\r\n b\r\n"), 400},
+               {to(kInfer, "Content-Length: 5\r\nContent-Length: 6\r\n"), 400},
+               {to(kInfer, "Content-Length: 5\r\n" + chunked), 400},
+               {to(kInfer, "X: " + std::string(20000, 'x') + "\r\n"), 431},
+               {to(kInfer, "Expect: more\r\n"), 417},
+               {to(kInfer, "Origin: https://a.example\r\n"), 403},
+               {to("/v2/%zz", ""), 400},
+               {to("/v2/absent", ""), 404},
+               {to("/v2/absent", long_body), 404},
+               {to("/v2", ""), 405},
+               {to(kInfer, ""), 400},
+               {to(kInfer, long_body), 413},
+               {to(kInfer, chunked) + "fffffffffff\r\n", 413},
+               {to(kInfer, chunked) + "xyz\r\n", 400},
+               {PostText(kInfer, "{"), 400},
+               {PostText(kInfer, "{}", "Content-Encoding: br\r\n"), 501},
+               {PostText(kInfer, "{}", "Inference-Header-Content-Length: 3\r\n"), 400},
+               {PostText("/v2/models/absent/infer", "{\"inputs\":[]}"), 400},
+               {to("/v2/repository/index", long_body), 413},
+               {PostText("/v2/repository/index", "[]"), 400},
+               {PostText("/v2/repository/models/absent/load", ""), 404},
+               {PostText("/v2/trace/setting", "{\"trace_level\":[\"TIMESTAMPS\"]}"), 501}};
+  const auto counted = [&server] {
+    return server.MetricSum("normd_requests_total{") +
+           server.MetricSum("normd_requests_refused_total{");
+  };
+  double wanted = 0;
+  for (const auto& one : cases) {
+    RestClient client(server.http_port());
+    EXPECT_EQ(client.Call(one.request).status, one.status) << one.request;
+    ++wanted;
+    // A call is counted behind its response.
+    for (int i = 0; i < 3000 && counted() < wanted; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_EQ(counted(), wanted) << one.request;
+  }
+  EXPECT_EQ(server.Metric("normd_requests_refused_total{status=\"405\"} "), 1);
+  // A browser's question is answered without a call, and not refused.
+  EXPECT_EQ(RestClient(server.http_port()).Call("OPTIONS /v2 HTTP/1.1\r\nHost: h\r\n\r\n").status,
+            204);
+  EXPECT_EQ(counted(), wanted);
+}
+
 TEST(RestServerTest, DropsWhoIsTooSlow) {
   RestOptions rest;
   rest.handshake_timeout = std::chrono::milliseconds(200);
@@ -416,6 +472,15 @@ TEST(RestServerTest, BoundsConnections) {
   EXPECT_EQ(RestClient(server.http_port()).Get("/v2").status, 0);
   RestClient other(server.http_port(), "127.0.0.2");
   EXPECT_EQ(other.Get("/v2").status, 200);
+  EXPECT_EQ(server.Metric("normd_connections{port=\"http\"}"), 3);
+  EXPECT_EQ(server.Metric("normd_connections_limit{port=\"http\"}"), 4);
+  EXPECT_EQ(server.Metric("normd_connections_accepted_total{port=\"http\"}"), 3);
+  const std::string refused = "normd_connections_refused_total{port=\"http\",reason=";
+  EXPECT_EQ(server.Metric(refused + "\"peer_connections\"}"), 1);
+  const RestClient fourth(server.http_port(), "127.0.0.2");
+  EXPECT_EQ(RestClient(server.http_port(), "127.0.0.3").Get("/v2").status, 0);
+  EXPECT_EQ(server.Metric(refused + "\"connections\"}"), 1);
+  EXPECT_EQ(server.MetricSum("normd_connections_refused_total{port=\"grpc\""), 0);
 }
 
 TEST(RestServerTest, AStopFinishesWhatItHasAndRefusesTheRest) {

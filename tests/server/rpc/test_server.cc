@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <numeric>
 #include <random>
 #include <utility>
 #include <vector>
@@ -254,15 +255,26 @@ void TestServer::WaitIdle() {
   parts_->accept.active.WaitNone(kNever, [] { return false; });
 }
 
-double TestServer::Metric(const std::string& series) const {
+std::vector<double> TestServer::Values(const std::string& series) const {
+  std::vector<double> values;
   for (const absl::string_view line : absl::StrSplit(parts_->metrics->Scrape(), '\n')) {
     double value = 0;
     if (absl::StartsWith(line, series) &&
         absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value)) {
-      return value;
+      values.push_back(value);
     }
   }
-  return 0;
+  return values;
+}
+
+double TestServer::Metric(const std::string& series) const {
+  const std::vector<double> values = Values(series);
+  return values.empty() ? 0 : values.front();
+}
+
+double TestServer::MetricSum(const std::string& series) const {
+  const std::vector<double> values = Values(series);
+  return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
 std::size_t TestServer::SeriesCount() const {

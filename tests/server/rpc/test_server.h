@@ -102,11 +102,15 @@ class TestServer {
   void WaitIdle();
   // The value of the metrics' line that begins with `series`; 0 if there is none.
   double Metric(const std::string& series) const;
+  // The sum of all lines that begin so.
+  double MetricSum(const std::string& series) const;
   // How many series a scrape has.
   std::size_t SeriesCount() const;
 
  private:
   struct Parts;
+
+  std::vector<double> Values(const std::string& series) const;
 
   const std::unique_ptr<Parts> parts_;
   std::unique_ptr<v1::NormService::Stub> stub_;

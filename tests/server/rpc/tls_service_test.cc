@@ -120,7 +120,7 @@ TEST_F(TlsServiceTest, CountsWhoDoesNotSpeakTls) {
             static_cast<ssize_t>(preface.size()));
   char reply[64];
   EXPECT_EQ(recv(socket.get(), reply, sizeof(reply), MSG_WAITALL), 0);
-  EXPECT_EQ(server_->Metric("normd_connections_ended_total{reason=\"no_tls\"}"), 1);
+  EXPECT_EQ(server_->Metric("normd_connections_ended_total{port=\"grpc\",reason=\"no_tls\"}"), 1);
 }
 
 // Neither a hello that never ends nor a handshake that never does keeps its place.
