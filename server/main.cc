@@ -4,6 +4,7 @@
 // 3 stopped early by a second signal or the drain timeout.
 
 #include <fcntl.h>
+#include <grpc/grpc.h>
 #include <malloc.h>
 #include <signal.h>
 #include <unistd.h>
@@ -356,6 +357,8 @@ int Serve(const ServerConfig& config, ServerLog& log) {
   if (!exposer.ok()) return queue.Close(), StartFailed(exposer.status());
   const auto rest = RestServerOf(config, certificates->get(), rest_environment, shared.descriptors);
   if (!rest.ok()) return queue.Close(), StartFailed(rest.status());
+  // And never shut down, which takes 10 s where a response once had to wait for its reader.
+  grpc_init();
   auto server = Server::Start(ServingOf(config, certificates->get(), shared.descriptors),
                               {service.served(), infer_service.served()}, environment, readiness);
   if (!server.ok()) return queue.Close(), StartFailed(server.status());
@@ -426,5 +429,7 @@ int main(int argc, char** argv) {
       line->config.log_format == "json" ? normd::LogFormat::kJson : normd::LogFormat::kText);
   normd::PassOnLibraryLogs();
   const auto fitted = normd::FittedToProcess(line->config);
-  return fitted.ok() ? normd::Serve(*fitted, log) : normd::StartFailed(fitted.status());
+  const int code = fitted.ok() ? normd::Serve(*fitted, log) : normd::StartFailed(fitted.status());
+  log.Flush();
+  std::_Exit(code);  // Threads of gRPC's may be left.
 }

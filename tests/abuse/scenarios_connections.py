@@ -224,7 +224,7 @@ def honest_traffic(context):
         with context.normd(f"--listen={listen}", "--message_timeout=1s",
                            "--max_transport_bytes=536870912") as server:
             for shape in ["1x64x2x2", "4x64x32x32", "1x64x256x256"]:
-                result = server.probe(seconds=1 if context.short else 2.5, shape=shape)
+                result = server.probe(seconds=0.5 if context.short else 2.5, shape=shape)
                 require(result["ok"] > 0 and result["errors"] == 0, f"{shape}: {result}")
             ended = server.metric("normd_connections_ended_total")
             require(ended == 0, f"{ended} connections ended")

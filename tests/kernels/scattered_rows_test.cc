@@ -16,6 +16,7 @@
 #include "tests/support/stage.h"
 #include "tests/support/staged_check.h"
 #include "tests/support/staged_segment.h"
+#include "tests/support/stages_fixture.h"
 #include "tests/support/tensor.h"
 
 namespace normd::norm::testing {
@@ -152,7 +153,7 @@ TEST_P(ScatteredRowsTest, ManyRunsOfEach) {
 
 // Rows that fill a tile, do not leave room for their neighbours, or come in chunks.
 TEST_P(ScatteredRowsTest, RowsAroundTheSizesOfTiles) {
-  for (const std::int64_t kib : {4, 8, 16, 32, 48, 64, 100, 150}) {
+  for (const std::int64_t kib : DeviceSizesFor(*backend_, {4, 8, 16, 32, 48, 64, 100, 150})) {
 #ifdef NORMD_SANITIZED
     if (kib > 32) continue;
 #endif

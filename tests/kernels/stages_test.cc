@@ -154,9 +154,9 @@ TEST_P(StagesTest, RowsOfManyBlocksAgreeWithTheReference) {
   GTEST_SKIP() << "rows of a megabyte";
 #endif
   const auto element = static_cast<std::int64_t>(SizeOf(std::get<DType>(GetParam())));
-  for (const std::int64_t kib : {64, 128, 256, 512, 1600}) {
+  for (const std::int64_t kib : DeviceSizes({64, 128, 256, 512, 1600})) {
     const std::int64_t length = kib * 1024 / element;
-    for (const std::int64_t beside : {-16, 0, 1, 16}) {
+    for (const std::int64_t beside : DeviceSizes({-16, 0, 16, 1})) {
       if (kib > 256 && beside < 1) continue;
       const StagedSpec staged = WithStages({static_cast<Stage>(random_.Draw(0, kStages - 1)),
                                             static_cast<Stage>(random_.Draw(0, kStages - 1))});
@@ -165,7 +165,7 @@ TEST_P(StagesTest, RowsOfManyBlocksAgreeWithTheReference) {
       if (HasFailure() || !unsupported_.empty()) return;
     }
   }
-  EXPECT_GT(checked_, 5);
+  EXPECT_GT(checked_, is_cuda() ? 5 : 0);
 }
 
 // Norms, with an activation or without, around the length from which a device spreads rows over
@@ -177,8 +177,8 @@ TEST_P(StagesTest, NormsOfLongRowsAgreeWithTheReference) {
   const auto element = static_cast<std::int64_t>(SizeOf(std::get<DType>(GetParam())));
   for (const Statistics statistics :
        {Statistics::kSumOfAbsolutes, Statistics::kRootOfSquares, Statistics::kLargestAbsolute}) {
-    for (const std::int64_t kib : {64, 128, 400}) {
-      for (const std::int64_t beside : {0, 1, 16}) {
+    for (const std::int64_t kib : DeviceSizes({64, 128, 400})) {
+      for (const std::int64_t beside : DeviceSizes({0, 16, 1})) {
         StagedSpec staged = Plain(statistics);
         if (random_.Chance(50)) staged.Add(Stage::kActivation, random_);
         CheckBatch(staged, kib * 1024 / element + beside, random_.Draw(1, 2));
@@ -198,6 +198,7 @@ TEST_P(StagesTest, RowsThatAreNoWholeVectorsAgreeWithTheReference) {
 #ifdef NORMD_SANITIZED
     if (length > 2048) continue;
 #endif
+    if (!is_cuda() && length > 16383) continue;  // In other tests: a CPU has no blocks.
     for (const Stage beside : kBeside) {
       const StagedSpec staged = WithStages({Stage::kResidual, beside});
       if (staged.names.empty()) continue;

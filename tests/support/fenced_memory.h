@@ -1,5 +1,5 @@
 // Memory with inaccessible pages next to it: a stray read or write, such as a vector beyond a
-// tensor's end, ends the program at once.
+// tensor's end, ends the program at once. One thread makes and drops such memory.
 
 #ifndef NORMD_TESTS_SUPPORT_FENCED_MEMORY_H_
 #define NORMD_TESTS_SUPPORT_FENCED_MEMORY_H_
@@ -9,7 +9,7 @@
 
 namespace normd::norm::testing {
 
-// `bytes` bytes; the first follows an inaccessible page, or the last precedes one.
+// `bytes` bytes with any values; the first follows an inaccessible page, or the last precedes one.
 class FencedMemory {
  public:
   enum class Fence { kBefore, kBehind };
@@ -22,8 +22,8 @@ class FencedMemory {
   unsigned char* data() { return data_; }
 
  private:
-  std::size_t mapped_;
-  unsigned char* pages_;
+  std::size_t inside_;    // Accessible bytes, whole pages.
+  unsigned char* pages_;  // The first of them.
   unsigned char* data_;
 };
 

@@ -57,6 +57,13 @@ double Magnitude(const ParamVector& param, std::int64_t index, double absent) {
   return param.data == nullptr ? absent : std::fabs(LoadElement(param.dtype, param.data, index));
 }
 
+// What a second tensor's element multiplies with, unless it is added.
+double FactorOf(Combine combine, double other) {
+  if (combine == Combine::kMultiply) return other;
+  const double sigmoid = 1 / (1 + std::exp(-other));
+  return combine == Combine::kMultiplySilu ? other * sigmoid : sigmoid;
+}
+
 bool IsBetween(double got, double low, double high) { return low <= got && got <= high; }
 
 std::string Wrong(const char* name, std::int64_t index, double got, double want, double error) {
@@ -79,7 +86,7 @@ class Check {
         unit16_(UnitOf16Bits(spec.dtype)),
         large_mean_(bounds.large_mean),
         of_magnitude_(bounds.of_magnitude) {
-    if (is_interleaved()) FindPlaces();
+    FindPlaces();
   }
 
   std::string Run() {
@@ -94,9 +101,13 @@ class Check {
 
  private:
   using S = StagedSegment;
+  // What an element of a sample belongs to: a channel, a position, and of the sample's rows and
+  // scales one.
   struct Place {
     std::int64_t channel;
     std::int64_t position;
+    std::int64_t row;
+    std::int64_t scale;
   };
 
   bool is_sum() const { return spec_.residual || params_.input_bias.data != nullptr; }
@@ -104,49 +115,49 @@ class Check {
   bool rounds_twice() const { return spec_.gate || params_.input_bias.data != nullptr; }
   bool is_half() const { return SizeOf(spec_.dtype) == 2; }
 
-  bool is_interleaved() const { return spec_.layout == Layout::kInterleaved; }
   // Once for each place in a sample: each of its elements is asked for several times.
   void FindPlaces() {
+    const std::int64_t spatial = segment_.spatial(), group = spec_.channels / spec_.groups;
     const InterleavedPlaces places = {spec_.channel_runs, segment_.spatial_runs()};
-    places_.resize(static_cast<std::size_t>(spec_.channels * segment_.spatial()));
-    std::vector<std::int64_t> of_channels;
-    for (std::int64_t c = 0; c < spec_.channels; ++c) of_channels.push_back(places.OfChannel(c));
-    for (std::int64_t s = 0; s < segment_.spatial(); ++s) {
-      const std::int64_t of_position = places.OfPosition(s);
-      for (std::int64_t c = 0; c < spec_.channels; ++c) {
-        const std::int64_t place = of_channels[static_cast<std::size_t>(c)] + of_position;
-        places_[static_cast<std::size_t>(place)] = {c, s};
+    places_.resize(static_cast<std::size_t>(spec_.channels * spatial));
+    std::vector<std::int64_t> of_positions(static_cast<std::size_t>(spatial));
+    const bool interleaved = spec_.layout == Layout::kInterleaved;
+    const bool first = spec_.layout == Layout::kChannelsFirst;
+    for (std::int64_t s = 0; s < spatial; ++s) {
+      of_positions[static_cast<std::size_t>(s)] =
+          interleaved ? places.OfPosition(s) : s * (first ? 1 : spec_.channels);
+    }
+    const std::int64_t length = RowLength(spec_, spatial);
+    const bool rows = spec_.quantization_scale == QuantizationScale::kRow;
+    const std::int64_t block = rows ? length : kQuantizationBlock;
+    const std::int64_t scales = (length + block - 1) / block;  // Of a row.
+    for (std::int64_t c = 0; c < spec_.channels; ++c) {
+      const std::int64_t of_channel = interleaved ? places.OfChannel(c) : c * (first ? spatial : 1);
+      for (std::int64_t s = 0; s < spatial; ++s) {
+        const bool groups = spec_.rows == Rows::kGroup;
+        const std::int64_t row = groups ? c / group : c / group * spatial + s;
+        const std::int64_t at = groups ? c % group * spatial + s : c % group;
+        places_[static_cast<std::size_t>(of_channel + of_positions[static_cast<std::size_t>(s)])] =
+            {c, s, row, row * scales + at / block};
       }
     }
-  }
-  const Place& PlaceInSample(std::int64_t i) const {
-    return places_[static_cast<std::size_t>(i) % places_.size()];
-  }
-  std::int64_t Channel(std::int64_t i) const {
-    if (is_interleaved()) return PlaceInSample(i).channel;
-    return spec_.layout == Layout::kChannelsFirst ? i / segment_.spatial() % spec_.channels
-                                                  : i % spec_.channels;
-  }
-  std::int64_t Position(std::int64_t i) const {
-    if (is_interleaved()) return PlaceInSample(i).position;
-    return spec_.layout == Layout::kChannelsFirst ? i % segment_.spatial()
-                                                  : i / spec_.channels % segment_.spatial();
+    rows_ = RowsOfSample(spec_, spatial);
+    scales_ = rows_ * scales;
   }
   std::int64_t Sample(std::int64_t i) const { return i / (spec_.channels * segment_.spatial()); }
-  std::int64_t Row(std::int64_t i) const {
-    const std::int64_t group_channels = spec_.channels / spec_.groups;
-    const std::int64_t row = Sample(i) * spec_.groups + Channel(i) / group_channels;
-    return spec_.rows == Rows::kGroup ? row : row * segment_.spatial() + Position(i);
+  const Place& PlaceOf(std::int64_t i) const {
+    return places_[static_cast<std::size_t>(i) % places_.size()];
   }
-  // The index of an element's scale in scale_out.
-  std::int64_t Scale(std::int64_t i) const {
-    if (spec_.quantization_scale == QuantizationScale::kRow) return Row(i);
-    const std::int64_t length = RowLength(spec_, segment_.spatial());
-    const std::int64_t blocks = (length + kQuantizationBlock - 1) / kQuantizationBlock;
-    const std::int64_t channel = Channel(i) % (spec_.channels / spec_.groups);
-    const std::int64_t at =
-        spec_.rows == Rows::kGroup ? channel * segment_.spatial() + Position(i) : channel;
-    return Row(i) * blocks + at / kQuantizationBlock;
+  // The index of an element's row in mean_, and of its scale in scale_out.
+  std::int64_t Row(std::int64_t i) const { return Sample(i) * rows_ + PlaceOf(i).row; }
+  std::int64_t Scale(std::int64_t i) const { return Sample(i) * scales_ + PlaceOf(i).scale; }
+  // Calls visit(i, n, place) for each element i, of sample n, in memory's order.
+  template <typename Visit>
+  void ForElements(const Visit& visit) const {
+    std::size_t i = 0;
+    for (std::int64_t n = 0; n < segment_.samples(); ++n) {
+      for (const Place& place : places_) visit(i++, n, place);
+    }
   }
 
   std::string CheckSum() const {
@@ -156,7 +167,7 @@ class Check {
       const double want = NormalizedElement(spec_, params_, reference_, i);
       if (got == want || (std::isnan(got) && std::isnan(want))) continue;
       // Each term and product may be rounded before the sum is.
-      const std::int64_t c = Channel(i);
+      const std::int64_t c = PlaceOf(i).channel;
       double terms = std::fabs(segment_.InputAt(S::kX, i)) + Magnitude(params_.input_bias, c, 0);
       if (spec_.gate) {
         terms *= std::fabs(segment_.InputAt(S::kGate, Sample(i) * spec_.channels + c));
@@ -190,27 +201,37 @@ class Check {
     Status status =
         NormalizeReference(spec, params, segment, {y_.data(), mean_.data(), rstd_.data()});
     if (!status.ok()) return "reference: " + status.message();
-    // The same without the steps after the normalization.
-    params.gamma = params.beta = {};
-    spec.style = Style::kNone;
-    spec.styles = 0;
-    spec.scale = spec.shift = false;
-    spec.activation = Activation::kNone;
-    spec.quantization = Quantization::kNone;
-    spec.quantization_scale = QuantizationScale::kStatic;
-    spec.output_scale = 0;
-    if (spec.combine_output != Combine::kNone) segment.other = nullptr;
-    spec.combine_output = Combine::kNone;
-    segment.scale = segment.shift = segment.style_tensor = nullptr;
-    segment.style_index = nullptr;
-    segment.style_weights = nullptr;
-    segment.style_spatial = 0;
-    status = NormalizeReference(spec, params, segment, u_.data());
-    if (!status.ok()) return "reference: " + status.message();
+    FindNormalized();
     FindRowErrors();
     FindAffine();
     FindErrors();
     return "";
+  }
+
+  // What is normalized, as the input or as the written v has it.
+  double Value(std::int64_t i) const {
+    if (spec_.residual_out) return segment_.OutputAt(S::kResidualOut, i);
+    if (is_sum()) return NormalizedElement(spec_, params_, reference_, i);
+    const double x = segment_.InputAt(S::kX, i);
+    if (spec_.combine_input == Combine::kNone) return x;
+    const double other = segment_.InputAt(S::kOther, i);
+    return spec_.combine_input == Combine::kAdd ? x + other
+                                                : x * FactorOf(spec_.combine_input, other);
+  }
+
+  void FindNormalized() {
+    const bool given = spec_.statistics == Statistics::kGiven;
+    ForElements([&](std::size_t i, std::int64_t n, const Place& place) {
+      const auto row = static_cast<std::size_t>(n * rows_ + place.row);
+      double mean = mean_[row], rstd = rstd_[row];
+      if (given) {
+        mean = LoadElement(params_.mean.dtype, params_.mean.data, place.channel);
+        rstd = 1 /
+               std::sqrt(LoadElement(params_.variance.dtype, params_.variance.data, place.channel) +
+                         spec_.eps);
+      }
+      u_[i] = (Value(static_cast<std::int64_t>(i)) - mean) * rstd;
+    });
   }
 
   // The errors allowed, relative to a row's deviation, in its elements and its statistics.
@@ -221,10 +242,10 @@ class Check {
     const bool centered = spec_.statistics == Statistics::kMeanVariance;
     const bool visible = !is_sum() || spec_.residual_out;
     std::vector<double> largest(rstd_.size(), 0);
-    for (std::int64_t i = 0; i < segment_.elements(); ++i) {
-      double& most = largest[static_cast<std::size_t>(Row(i))];
-      most = std::max(most, std::fabs(u_[static_cast<std::size_t>(i)]));
-    }
+    ForElements([&](std::size_t i, std::int64_t n, const Place& place) {
+      double& most = largest[static_cast<std::size_t>(n * rows_ + place.row)];
+      most = std::max(most, std::fabs(u_[i]));
+    });
     for (std::size_t row = 0; row < rstd_.size(); ++row) {
       // Given ones are of order 1.
       const double rstd = given ? 1.5 : rstd_[row];
@@ -313,12 +334,11 @@ class Check {
     error_.resize(y_.size());
     const bool centered =
         spec_.statistics == Statistics::kMeanVariance || spec_.statistics == Statistics::kGiven;
-    for (std::size_t i = 0; i < y_.size(); ++i) {
-      const auto index = static_cast<std::int64_t>(i);
+    ForElements([&](std::size_t i, std::int64_t n, const Place& place) {
       const double u = std::fabs(u_[i]);
-      const auto of_row = static_cast<std::size_t>(Row(index));
+      const auto of_row = static_cast<std::size_t>(n * rows_ + place.row);
       const double row = row_error_[of_row];
-      const auto at = static_cast<std::size_t>(Sample(index) * spec_.channels + Channel(index));
+      const auto at = static_cast<std::size_t>(n * spec_.channels + place.channel);
       const double factor = factor_[at];
       // The mean's error is a part of the deviation; for given ones, a part of theirs.
       const double mean_error =
@@ -331,24 +351,19 @@ class Check {
         const bool joined = spec_.combine_output != Combine::kNone;
         error += unit16_ * (joined ? terms : std::fabs(y_[i]));
       }
-      error = Joined(index, error, terms) + units_ * std::fabs(y_[i]);
+      error = Joined(static_cast<std::int64_t>(i), error, terms) + units_ * std::fabs(y_[i]);
       error_[i] = std::isfinite(error) ? error : 0;  // Next to NaNs and infinities.
-    }
+    });
   }
 
   // The error after the second tensor is combined with the output.
   double Joined(std::int64_t index, double error, double terms) const {
     if (spec_.combine_output == Combine::kNone) return error;
     const double other = segment_.InputAt(S::kOther, index);
-    const double sigmoid = 1 / (1 + std::exp(-other));
-    double by = 1;
-    switch (spec_.combine_output) {
-      case Combine::kMultiply: by = other; break;
-      case Combine::kMultiplySilu: by = other * sigmoid; break;
-      case Combine::kMultiplySigmoid: by = sigmoid; break;
-      default: return error + rounding_ * (terms + std::fabs(other));
+    if (spec_.combine_output == Combine::kAdd) {
+      return error + rounding_ * (terms + std::fabs(other));
     }
-    return std::fabs(by) * error;
+    return std::fabs(FactorOf(spec_.combine_output, other)) * error;
   }
 
   std::string CheckStatistics() const {
@@ -381,12 +396,12 @@ class Check {
     const std::vector<double> want = ReferenceScales(spec_, reference_, y_.data());
     std::vector<double> least(want.size(), 0x1p-126), most(want.size(), 0x1p-126);
     const double largest = LargestQuantized(spec_.quantization);
-    for (std::size_t i = 0; i < y_.size(); ++i) {
-      const auto at = static_cast<std::size_t>(Scale(static_cast<std::int64_t>(i)));
+    ForElements([&](std::size_t i, std::int64_t n, const Place& place) {
+      const auto at = static_cast<std::size_t>(n * scales_ + place.scale);
       const double magnitude = std::fabs(y_[i]);
       least[at] = std::max(least[at], (magnitude - error_[i]) / largest * (1 - kScaleError));
       most[at] = std::max(most[at], (magnitude + error_[i]) / largest * (1 + kScaleError));
-    }
+    });
     for (std::size_t at = 0; at < want.size(); ++at) {
       const double got = segment_.OutputAt(S::kScaleOut, static_cast<std::int64_t>(at));
       const bool right =
@@ -413,8 +428,9 @@ class Check {
   std::string Around(std::int64_t i) const {
     const auto at = static_cast<std::size_t>(i);
     return " (normalized " + std::to_string(u_[at]) + ", sample " + std::to_string(Sample(i)) +
-           ", channel " + std::to_string(Channel(i)) + ", position " + std::to_string(Position(i)) +
-           ", rstd " + std::to_string(rstd_[static_cast<std::size_t>(Row(i))]) + ")";
+           ", channel " + std::to_string(PlaceOf(i).channel) + ", position " +
+           std::to_string(PlaceOf(i).position) + ", rstd " +
+           std::to_string(rstd_[static_cast<std::size_t>(Row(i))]) + ")";
   }
 
   bool IsRounded(double got, std::int64_t index) const {
@@ -422,7 +438,8 @@ class Check {
     const double error = error_[static_cast<std::size_t>(index)];
     if (std::isnan(want)) return std::isnan(got);
     if (!std::isfinite(want)) return got == want;
-    if (!is_half()) return std::fabs(got - want) <= error || got == RoundTo(spec_.dtype, want);
+    if (got == RoundTo(spec_.dtype, want)) return true;
+    if (!is_half()) return std::fabs(got - want) <= error;
     return IsBetween(got, RoundTo(spec_.dtype, want - error), RoundTo(spec_.dtype, want + error));
   }
 
@@ -437,6 +454,7 @@ class Check {
       const double code = Quantized(spec_.quantization, value);
       return std::isnan(code) ? std::isnan(got) : got == code;
     }
+    if (got == Quantized(spec_.quantization, value)) return true;
     const double off = error / scale + kScaleError * std::fabs(value);
     return IsBetween(got, Quantized(spec_.quantization, value - off),
                      Quantized(spec_.quantization, value + off));
@@ -451,7 +469,8 @@ class Check {
   const double unit16_;  // One unit in the last place of a 16-bit type, 0 for others.
   const bool large_mean_;
   const bool of_magnitude_;
-  std::vector<Place> places_;  // With Layout::kInterleaved.
+  std::vector<Place> places_;           // Of a sample's elements.
+  std::int64_t rows_ = 0, scales_ = 0;  // Of a sample.
   std::vector<double> y_, u_, mean_, rstd_, row_error_, element_error_, factor_, offset_, error_;
 };
 

@@ -4,9 +4,11 @@
 #define NORMD_TESTS_SUPPORT_STAGES_FIXTURE_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/support/kernel_backend.h"
@@ -14,6 +16,13 @@
 #include "tests/support/tensor.h"
 
 namespace normd::norm::testing {
+
+// `sizes` if the backend is a device, which cuts rows by them. A CPU does not: the first and last.
+inline std::vector<std::int64_t> DeviceSizesFor(const KernelBackend& backend,
+                                                std::initializer_list<std::int64_t> sizes) {
+  if (backend.Name() == "cuda") return sizes;
+  return {*sizes.begin(), *(sizes.end() - 1)};
+}
 
 using StagesParam = std::tuple<DType, Layout, Rows>;
 
@@ -33,6 +42,10 @@ class StagesFixture : public ::testing::TestWithParam<StagesParam> {
 
   DType dtype() const { return std::get<DType>(GetParam()); }
   bool is_cuda() const { return backend_->Name() == "cuda"; }
+
+  std::vector<std::int64_t> DeviceSizes(std::initializer_list<std::int64_t> sizes) const {
+    return DeviceSizesFor(*backend_, sizes);
+  }
 
   // Other draws for each of the parameters.
   static std::uint64_t SeedOf(std::uint64_t test) {

@@ -11,6 +11,8 @@ docs/security.md.
 """
 
 import argparse
+import io
+import multiprocessing
 import os
 import pathlib
 import sys
@@ -31,6 +33,35 @@ from rotation_tests import Rotation  # noqa: F401
 from socket_tests import UnixSockets  # noqa: F401
 
 
+TESTS = []
+
+
+def play(number):
+    """Runs a test; returns how many ran, whether it passed, and what is to be read."""
+    said = io.StringIO()
+    result = unittest.TextTestRunner(stream=said).run(unittest.TestSuite([TESTS[number]]))
+    return result.testsRun, result.wasSuccessful(), f"{TESTS[number].id()}: {said.getvalue()}"
+
+
+class Together(unittest.TextTestRunner):
+    """Runs each test in a process of its own, several at once: most of the time they wait."""
+
+    def run(self, test):
+        def leaves(suite):
+            for one in suite:
+                yield from leaves(one) if isinstance(one, unittest.TestSuite) else [one]
+
+        TESTS.extend(leaves(test))
+        together = unittest.TestResult()
+        with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
+            for one, (ran, passed, said) in zip(TESTS, pool.imap(play, range(len(TESTS)))):
+                print(said, file=sys.stderr, flush=True)
+                together.testsRun += ran
+                if not passed:
+                    together.failures.append((one, said))
+        return together
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bin", type=pathlib.Path, required=True)
@@ -41,9 +72,10 @@ def main():
     parser.add_argument("--seconds", type=int, default=6, help="how long it goes on")
     parser.add_argument("--slack", type=float, default=20, help="seconds until a withdrawn token must be "
                         "refused; 2 is promised, on a machine that has time for it")
+    parser.add_argument("--jobs", type=int, default=1, help="tests at once")
     _, rest = parser.parse_known_args(namespace=options)
     os.environ.pop("OPENSSL_CONF", None)
-    unittest.main(argv=[sys.argv[0], *rest])
+    unittest.main(argv=[sys.argv[0], *rest], testRunner=None if options.jobs == 1 else Together)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -59,6 +60,19 @@ TEST(ProcessTest, ServesAndEndsWithZeroOnSigterm) {
   normd.child().Signal(SIGTERM);
   EXPECT_EQ(normd.child().Wait(), 0) << normd.child().output();
   EXPECT_THAT(normd.child().output(), HasSubstr("health is NOT_SERVING"));
+}
+
+// gRPC's own shutdown would wait 10 s for the poller of such a response.
+TEST(ProcessTest, EndsAtOnceAfterAResponseThatWaitedForItsReader) {
+  NormdProcess normd({"--lame_duck=0s"});
+  ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
+  grpc::ClientContext context;
+  v1::NormalizeResponse response;
+  ASSERT_TRUE(normd.NewStub()->Normalize(&context, RmsNormRequest(1000), &response).ok());
+  const auto begin = std::chrono::steady_clock::now();
+  normd.child().Signal(SIGTERM);
+  EXPECT_EQ(normd.child().Wait(), 0) << normd.child().output();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(6));
 }
 
 // Every signal but those that cannot be taken, that stop a process or do nothing by default, and
