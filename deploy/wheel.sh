@@ -4,6 +4,7 @@
 #
 #   deploy/wheel.sh [DIR]     the folder that the wheel goes to, dist by default
 #   --python PROGRAM          python3 by default
+#   --cuda ARCHITECTURES      with CUDA's kernels for these, as "90" or "75;80;86;89;90;100;120"; needs nvcc
 #   --kernels FILE            carries this libnorm_kernels.so; by default one without CUDA is built
 #   --requirements PIP        what is installed beside it for the trial: "torch" tries the operators too
 #
@@ -19,6 +20,10 @@ kernels=(--config-settings=cmake.define.NORMD_CUDA=OFF)
 while [[ $# -gt 0 ]]; do
   case $1 in
     --python) python=$2; shift ;;
+    --cuda)
+      kernels=(--config-settings=cmake.define.NORMD_CUDA=ON
+               "--config-settings=cmake.define.CMAKE_CUDA_ARCHITECTURES=$2")
+      shift ;;
     --kernels) kernels=("--config-settings=cmake.define.NORMD_KERNELS_LIBRARY=$(realpath "$2")"); shift ;;
     --requirements) read -ra more <<<"$2"; shift ;;
     -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit ;;
