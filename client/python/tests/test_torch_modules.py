@@ -76,6 +76,20 @@ def test_layers_are_those_of_pytorch(layer, arguments, options, shape):
         ours(x.requires_grad_())
 
 
+@pytest.mark.parametrize(("layer", "arguments", "options", "shape"), LAYERS)
+@torch.no_grad()
+def test_every_layer_adds_with_its_activation(layer, arguments, options, shape):
+    plain = randomized(getattr(normd_torch, layer.__name__)(*arguments, **options))
+    with_silu = getattr(normd_torch, layer.__name__)(*arguments, **options, activation="silu")
+    with_silu.eval().load_state_dict(plain.state_dict())
+    x, residual = torch.randn(2, *shape).unbind()
+    wanted = plain(x + residual)
+    for norm, result in ((plain, wanted), (with_silu, functional.silu(wanted))):
+        y, total = norm.add(x, residual)
+        assert torch.equal(total, x + residual)
+        torch.testing.assert_close(y, result)
+
+
 @pytest.mark.parametrize("activation", ["relu", "leaky_relu", "silu", "gelu", "gelu_tanh"])
 def test_layers_take_an_activation(activation):
     names = {"leaky_relu": "leaky_relu", "gelu_tanh": "gelu"}
