@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from normd.torch.fused import gated_rms_norm
-from normd.torch.modules import Activated
+from normd.torch.modules import Activated, tensor_of
 
 _batch_norm = torch.ops.normd.batch_norm.default
 _rms_norm = torch.ops.normd.rms_norm.default
@@ -33,12 +33,12 @@ class Around(Activated):
     _tail: tuple[str, ...] = ()
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._result is None or x.dtype == self.weight.dtype:
+        if self._result is None or x.dtype == (dtype := tensor_of(self, "weight").dtype):
             y = super().forward(x)
         else:
-            y = super().forward(x.to(torch.promote_types(x.dtype, self.weight.dtype)))
+            y = super().forward(x.to(torch.promote_types(x.dtype, dtype)))
             if self._result == "weight":
-                y = y.to(self.weight.dtype)
+                y = y.to(dtype)
         for name in self._tail:
             y = getattr(self, name)(y)
         return y
@@ -57,10 +57,9 @@ class FrozenBatchNorm(Activated):
     eps: float
 
     def forward(self, x: Tensor) -> Tensor:
-        mean, variance = self.running_mean, self.running_var
-        return _batch_norm(
-            x, mean, variance, self.weight, self.bias, self.eps, self._code, self._slope
-        )
+        names = ("running_mean", "running_var", "weight", "bias")
+        tensors = (tensor_of(self, name) for name in names)
+        return _batch_norm(x, *tensors, self.eps, self._code, self._slope)
 
     def _options(self) -> dict[str, object]:
         return {"num_features": self.running_mean.numel(), "eps": self.eps} | super()._options()
