@@ -212,7 +212,9 @@ class Computed2d(nn.LayerNorm):
 
 
 @pytest.mark.parametrize("kind", [LayerNorm2d, Computed2d])
-@pytest.mark.parametrize("shape", [(2, 6, 5, 7), (1, 6, 1, 7), (2, 6, 1, 1), (2, 1, 5, 7)])
+@pytest.mark.parametrize(
+    "shape", [(2, 6, 5, 7), (1, 6, 1, 7), (2, 6, 1, 1), (2, 1, 5, 7), (2, 256, 2, 3)]
+)
 @torch.no_grad()
 def test_the_next_convolution_gets_the_layout_that_eager_gives_it(kind, shape):
     eager = kind(shape[1])

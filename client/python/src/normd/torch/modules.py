@@ -54,8 +54,6 @@ class Activated(nn.Module):
 
     _code = 0
     _slope = 0.01
-    # Whether the original's result for [N, C, H, W] has the channels last, whatever x has.
-    _channels_last = False
     # The layer's and the original's name, where it took the place of another package's norm.
     _names: tuple[str, str] | None = None
 
@@ -170,8 +168,6 @@ class LayerNorm(Activated, nn.LayerNorm):
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._channels_last and x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
         weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
         axis, axes, more = axes_of("LayerNorm", x, self.normalized_shape, weight, bias, self.axis)
         if not self._code and not more:
@@ -213,8 +209,6 @@ class RMSNorm(Activated, nn.RMSNorm):
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._channels_last and x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
         eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
         weight, offset = tensor_of(self, "weight"), self.weight_offset
         axis, axes, more = axes_of("RMSNorm", x, self.normalized_shape, weight, None, self.axis)
