@@ -4,23 +4,33 @@
 #
 #   deploy/wheel.sh [DIR]     the folder that the wheel goes to, dist by default
 #   --python PROGRAM          python3 by default
+#   --cuda ARCHITECTURES      with CUDA's kernels for these, as "90" or "75;80;86;89;90;100;120"; needs nvcc
 #   --kernels FILE            carries this libnorm_kernels.so; by default one without CUDA is built
 #   --requirements PIP        what is installed beside it for the trial: "torch" tries the operators too
+#   --root ROOT               tries it there too, by chroot: a folder that has PROGRAM's Python and nothing
+#                             else, as debootstrap --variant=minbase --include=python3 makes it
 #
 # A wheel is tried in a virtual environment of its own, without the machine's libraries: the loader may
-# find there what Python itself needs and nothing else.
+# find there what Python itself needs and nothing else. pip prefers a wheel with CUDA, by its build tag.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 folder=dist
 python=python3
 more=()
+root=
 kernels=(--config-settings=cmake.define.NORMD_CUDA=OFF)
 while [[ $# -gt 0 ]]; do
   case $1 in
     --python) python=$2; shift ;;
+    --cuda)
+      kernels=(--config-settings=cmake.define.NORMD_CUDA=ON
+               "--config-settings=cmake.define.CMAKE_CUDA_ARCHITECTURES=$2"
+               --config-settings=wheel.build-tag=1cuda)
+      shift ;;
     --kernels) kernels=("--config-settings=cmake.define.NORMD_KERNELS_LIBRARY=$(realpath "$2")"); shift ;;
     --requirements) read -ra more <<<"$2"; shift ;;
+    --root) root=$(realpath "$2"); shift ;;
     -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit ;;
     -*) echo "wheel: unknown option '$1' (see --help)" >&2; exit 2 ;;
     *) folder=$1 ;;
@@ -48,7 +58,7 @@ if outside=$(grep -vE 'normd|/(ld-linux-x86-64|libc|libm|libdl|libpthread|librt|
   echo "wheel: libraries of this machine: $outside" >&2
   exit 1
 fi
-bin/python -c '
+trial='
 import ctypes, importlib.util, pathlib, normd
 folder = pathlib.Path(normd.__file__).parent
 ctypes.CDLL(str(folder / "libnorm_kernels.so"))
@@ -59,6 +69,12 @@ if importlib.util.find_spec("torch"):
     assert torch.allclose(normd.torch.layer_norm(x, 64), torch.nn.functional.layer_norm(x, (64,)), atol=1e-5)
     print("normd.torch with PyTorch", torch.__version__)
 '
+bin/python -c "$trial"
+if [[ -n $root ]]; then
+  rm -rf "$root/opt/normd"
+  bin/pip install --quiet --target "$root/opt/normd" "$work"/whole/*.whl "${more[@]}"
+  chroot "$root" /usr/bin/env PYTHONPATH=/opt/normd python3 -c "$trial"
+fi
 cd "$OLDPWD"
 mv "$work"/whole/*.whl "$folder"
 ls -l "$folder"/normd-*.whl

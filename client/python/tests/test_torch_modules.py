@@ -76,6 +76,48 @@ def test_layers_are_those_of_pytorch(layer, arguments, options, shape):
         ours(x.requires_grad_())
 
 
+@pytest.mark.parametrize(("layer", "arguments", "options", "shape"), LAYERS)
+@torch.no_grad()
+def test_every_layer_adds_with_its_activation(layer, arguments, options, shape):
+    plain = randomized(getattr(normd_torch, layer.__name__)(*arguments, **options))
+    with_silu = getattr(normd_torch, layer.__name__)(*arguments, **options, activation="silu")
+    with_silu.eval().load_state_dict(plain.state_dict())
+    x, residual = torch.randn(2, *shape).unbind()
+    wanted = plain(x + residual)
+    for norm, result in ((plain, wanted), (with_silu, functional.silu(wanted))):
+        y, total = norm.add(x, residual)
+        assert torch.equal(total, x + residual)
+        torch.testing.assert_close(y, result)
+
+
+class Half(nn.Module):
+    def forward(self, tensor):
+        return tensor / 2
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@torch.no_grad()
+def test_layers_take_parameters_from_wherever_they_are(compiled):
+    torch.compiler.reset()
+    ours, x = normd_torch.LayerNorm(7), torch.randn(5, 7)
+    run = torch.compile(ours, backend="aot_eager", fullgraph=True) if compiled else ours
+    plain = functional.layer_norm(x, (7,))
+    torch.testing.assert_close(run(x), plain)
+    ours.weight = nn.Parameter(torch.full((7,), 3.0), requires_grad=False)
+    torch.testing.assert_close(run(x), 3 * plain)
+    called = torch.func.functional_call(ours, {"weight": torch.full((7,), 5.0)}, (x,))
+    torch.testing.assert_close(called, 5 * plain)
+    nn.utils.parametrize.register_parametrization(ours, "weight", Half())
+    torch.testing.assert_close(run(x), 1.5 * plain)
+    nn.utils.parametrize.remove_parametrizations(ours, "weight", leave_parametrized=False)
+    del ours.bias
+    ours.register_buffer("bias", torch.ones(7))
+    torch.testing.assert_close(run(x), 3 * plain + 1)
+    del ours.weight
+    ours.weight = torch.full((7,), 2.0)
+    torch.testing.assert_close(run(x), 2 * plain + 1)
+
+
 @pytest.mark.parametrize("activation", ["relu", "leaky_relu", "silu", "gelu", "gelu_tanh"])
 def test_layers_take_an_activation(activation):
     names = {"leaky_relu": "leaky_relu", "gelu_tanh": "gelu"}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
+import re
 
 import pytest
 
@@ -88,7 +90,7 @@ DECOMPOSED = [each for each in CASES if each.operator in OPERATORS]
 def test_decompositions_compute_the_same(case, dtype):
     arguments = case.arguments(Maker("cpu", dtype))
     operator = getattr(torch.ops.normd, case.operator).default
-    decomposed = torch._decomp.decomposition_table[operator](*arguments)
+    decomposed = normd_torch.decompositions()[operator](*arguments)
     limit = {torch.float32: 1e-5, torch.float64: 1e-10, torch.bfloat16: 2.0**-6}[dtype]
     for ours, theirs in zip(*map(_tuple, (operator(*arguments), decomposed)), strict=True):
         assert ours.dtype == theirs.dtype
@@ -105,9 +107,60 @@ def test_decompositions_have_the_activation(activation):
     x = torch.randn(4, 6)
     layer = normd_torch.LayerNorm(6, activation=activation)
     code = normd_torch._checks.activation_code(activation)
-    table = torch._decomp.decomposition_table
+    table = normd_torch.decompositions()
     y = table[torch.ops.normd.layer_norm.default](x, 1, 1, None, None, 1e-5, code, 0.01)
     torch.testing.assert_close(y, layer(x))
+
+
+def chain(x, residual):
+    y, total = normd_torch.add_layer_norm(x, residual, 36)
+    return functional.silu(normd_torch.rms_norm(y * total, 36)) + residual
+
+
+def operators_of(graph):
+    return {node.target._schema.name for node in graph.nodes if hasattr(node.target, "_schema")}
+
+
+@pytest.mark.parametrize("names", [(), ("rms_norm",)])
+@torch.no_grad()
+def test_decomposed_graphs_compute_the_same_for_every_number_of_rows(names):
+    graphs = []
+
+    def backend(module, inputs):
+        before = operators_of(module.graph)
+        normd_torch.decompose(*names)(module.graph)
+        module.recompile()
+        graphs.append((before, operators_of(module.graph)))
+        return module.forward
+
+    compiled = torch.compile(chain, backend=backend, fullgraph=True, dynamic=True)
+    for rows in (2, 3, 5):
+        tensors = torch.randn(rows, 36), torch.randn(rows, 36)
+        torch.testing.assert_close(compiled(*tensors), chain(*tensors))
+    ((before, after),) = graphs
+    assert before == {"normd::add_layer_norm", "normd::rms_norm"}
+    assert after == before - {f"normd::{name}" for name in names or ("rms_norm", "add_layer_norm")}
+
+
+@torch.no_grad()
+def test_inductor_takes_the_decompositions_that_are_asked_for():
+    run_and_get_code = importlib.import_module("torch._inductor.utils").run_and_get_code
+    tensors = torch.randn(3, 36), torch.randn(3, 36)
+    for names, kept in (((), set()), (("rms_norm",), {"add_layer_norm"})):
+        torch.compiler.reset()
+        options = {"pre_grad_custom_pass": normd_torch.decompose(*names)}
+        compiled = torch.compile(chain, options=options, fullgraph=True, dynamic=True)
+        y, code = run_and_get_code(compiled, *tensors)
+        torch.testing.assert_close(y, chain(*tensors))
+        assert set(re.findall(r"torch\.ops\.normd\.(\w+)", "".join(code))) == kept
+    more = torch.randn(7, 36), torch.randn(7, 36)
+    torch.testing.assert_close(compiled(*more), chain(*more))
+    torch.compiler.reset()
+
+
+def test_unknown_decompositions_are_refused():
+    with pytest.raises(ValueError, match=r"operators: \['normalize'\], wanted some of instance_n"):
+        normd_torch.decompose("layer_norm", "normalize")
 
 
 @torch.no_grad()
@@ -159,7 +212,9 @@ class Computed2d(nn.LayerNorm):
 
 
 @pytest.mark.parametrize("kind", [LayerNorm2d, Computed2d])
-@pytest.mark.parametrize("shape", [(2, 6, 5, 7), (1, 6, 1, 7), (2, 6, 1, 1), (2, 1, 5, 7)])
+@pytest.mark.parametrize(
+    "shape", [(2, 6, 5, 7), (1, 6, 1, 7), (2, 6, 1, 1), (2, 1, 5, 7), (2, 256, 2, 3)]
+)
 @torch.no_grad()
 def test_the_next_convolution_gets_the_layout_that_eager_gives_it(kind, shape):
     eager = kind(shape[1])

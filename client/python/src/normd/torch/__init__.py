@@ -10,8 +10,8 @@ The operators are torch.ops.normd.*, on the CPU and on CUDA; torch.compile takes
 graph break, and CUDA graphs capture them. docs/pytorch.md has the list. It needs PyTorch 2.10.
 """
 
-from normd.torch import _decompositions as _decompositions
 from normd.torch._adapters import Adapted
+from normd.torch._decompositions import decompose, decompositions
 from normd.torch._library import QUANTIZATION_BLOCK
 from normd.torch._replace import Report, replace, restore
 from normd.torch.functional import (
@@ -74,6 +74,8 @@ __all__ = [
     "add_rms_norm",
     "batch_norm",
     "conditional_instance_norm",
+    "decompose",
+    "decompositions",
     "gated_rms_norm",
     "group_norm",
     "instance_norm",

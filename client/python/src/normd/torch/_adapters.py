@@ -330,17 +330,20 @@ def _tail_of(module: nn.Module) -> tuple[str, ...]:
     return tuple(name for name in names if not isinstance(children[name], nn.Identity))
 
 
-def _turn(module: nn.Module, adapted: Adapted, result: str | None) -> None:
+def _turn(
+    module: nn.Module, adapted: Adapted, result: str | None, channels_last: bool = False
+) -> None:
     """Makes the module compute by the layer; `_replaced` keeps what it was."""
     original = type(module)
     attributes = _attributes(module, adapted) | modules.LEAF
     tail = _tail_of(module)
-    if tail or result:
-        attributes |= {"_tail": tail, "_result": result}
+    around = bool(tail or result or channels_last)
+    if around:
+        attributes |= {"_tail": tail, "_result": result, "_channels_last": channels_last}
     before = {name: module.__dict__[name] for name in attributes if name in module.__dict__}
     module.__dict__.update(attributes)
     module.__dict__["_replaced"] = (original, before, tuple(attributes))
-    module.__class__ = _adapted.class_of(adapted.layer, original, bool(tail or result))
+    module.__class__ = _adapted.class_of(adapted.layer, original, around)
 
 
 def adapt(module: nn.Module, adapter: Adapter | None) -> Adapted | str:
@@ -362,9 +365,7 @@ def adapt(module: nn.Module, adapter: Adapter | None) -> Adapted | str:
             difference = probe.difference(candidate)
             if difference is None:
                 channels_last = probe.has_channels_last(candidate)
-                _turn(module, candidate, probe.result(candidate))
-                if channels_last:
-                    module.__dict__["_channels_last"] = True
+                _turn(module, candidate, probe.result(candidate), channels_last)
                 return candidate
     if adapter is None:
         return f"{_name(kind)} computes none of normd's norms"

@@ -1,6 +1,6 @@
 """The operators of layers in PyTorch's own, for exporters that know no others, as torch.onnx is.
 
-torch.compile and torch.export keep normd's operators.
+torch.compile and torch.export keep normd's operators unless they are asked not to.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _added(norm: Callable[..., Any]) -> Callable[..., Any]:
     return add
 
 
-for _name, _function in {
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "instance_norm": _instance_norm,
     "batch_norm": _batch_norm,
     "group_norm": _group_norm,
@@ -122,5 +122,42 @@ for _name, _function in {
     "rms_norm": _rms_norm,
     "add_layer_norm": _added(_layer_norm),
     "add_rms_norm": _added(_rms_norm),
-}.items():
-    register_decomposition(getattr(torch.ops.normd, _name).default)(_function)
+}
+_TABLE = {getattr(torch.ops.normd, name).default: each for name, each in _FUNCTIONS.items()}
+for _operator, _function in _TABLE.items():
+    register_decomposition(_operator)(_function)
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """{operator: the same in PyTorch's own}, for torch.export's run_decompositions().
+
+    It has the operators that layers call; those of fused functions have none.
+    """
+    return dict(_TABLE)
+
+
+def decompose(*operators: str) -> Any:
+    """A pass with which inductor fuses norms into what surrounds them, in code of its own:
+
+        torch.compile(model, options={"pre_grad_custom_pass": normd.torch.decompose()})
+
+    operators: names of `decompositions`, such as "layer_norm"; by default all of them.
+    """
+    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+
+    names = operators or tuple(_FUNCTIONS)
+    if unknown := sorted({*names} - {*_FUNCTIONS}):
+        wanted = ", ".join(_FUNCTIONS)
+        raise ValueError(f"normd.torch.decompose: operators: {unknown}, wanted some of {wanted}")
+    table = {getattr(torch.ops.normd, name).default: _FUNCTIONS[name] for name in names}
+
+    class Pass(CustomGraphPass):  # type: ignore[misc,unused-ignore]
+        def __call__(self, graph: torch.fx.Graph) -> None:
+            for node in graph.nodes:
+                node.target = table.get(node.target, node.target)
+
+        def uuid(self) -> Any:
+            """Inductor's caches tell graphs by it."""
+            return get_hash_for_files((__file__,), repr(sorted(names)))
+
+    return Pass()

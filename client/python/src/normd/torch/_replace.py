@@ -190,7 +190,7 @@ def restore(model: nn.Module) -> list[str]:
         if "_replaced" not in module.__dict__:
             continue
         original, before, added = module.__dict__.pop("_replaced")
-        for attribute in (*added, "_code", "_slope", "_tail", "_channels_last"):
+        for attribute in (*added, "_code", "_slope"):
             module.__dict__.pop(attribute, None)
         module.__dict__.update(before)
         module.__class__ = original

@@ -8,6 +8,7 @@ gradient.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,18 @@ _Device = torch.device | str | int | None
 _Shape = int | list[int] | tuple[int, ...] | torch.Size
 
 
+def tensor_of(module: nn.Module, name: str) -> Any:
+    """The parameter or buffer of that name, or None.
+
+    It is the attribute of that name, but nn.Module.__getattr__ makes half a microsecond of it.
+    """
+    parameters = module._parameters
+    if name in parameters:
+        return parameters[name]
+    buffers = module._buffers
+    return buffers[name] if name in buffers else getattr(module, name)
+
+
 def _without_bias(bias: bool) -> dict[str, bool]:
     """The option `bias`, which some layers of older PyTorch lack, only where it is needed."""
     return {} if bias else {"bias": False}
@@ -41,8 +54,6 @@ class Activated(nn.Module):
 
     _code = 0
     _slope = 0.01
-    # Whether the original's result for [N, C, H, W] has the channels last, whatever x has.
-    _channels_last = False
     # The layer's and the original's name, where it took the place of another package's norm.
     _names: tuple[str, str] | None = None
 
@@ -63,7 +74,11 @@ class Activated(nn.Module):
         return f"normd.{(self._names[0] if self._names else type(self).__name__).lstrip('_')}"
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """(norm(v), v) of v = x + residual. Calls no hooks."""
+        """(norm(v), v) of v = x + residual. Calls no hooks.
+
+        LayerNorm and RMSNorm do it in one pass. Norms of channels take two steps, because one, the
+        operator `normalize` with its `residual`, is no faster for them in float32 on the CPU.
+        """
         total = x + residual
         return self.forward(total), total
 
@@ -125,11 +140,10 @@ class GroupNorm(Activated, nn.GroupNorm):
         self._init_activation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
+        weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
         if not self._code:  # Default arguments would cost a call time.
-            return _group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
-        return _group_norm(
-            x, self.num_groups, self.weight, self.bias, self.eps, self._code, self._slope
-        )
+            return _group_norm(x, self.num_groups, weight, bias, self.eps)
+        return _group_norm(x, self.num_groups, weight, bias, self.eps, self._code, self._slope)
 
 
 class LayerNorm(Activated, nn.LayerNorm):
@@ -154,9 +168,7 @@ class LayerNorm(Activated, nn.LayerNorm):
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._channels_last and x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        weight, bias = self.weight, self.bias
+        weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
         axis, axes, more = axes_of("LayerNorm", x, self.normalized_shape, weight, bias, self.axis)
         if not self._code and not more:
             return _layer_norm(x, axis, axes, weight, bias, self.eps)
@@ -164,7 +176,7 @@ class LayerNorm(Activated, nn.LayerNorm):
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """(norm(v), v) of v = x + residual in one pass; types as in normd.torch.add_layer_norm."""
-        weight, bias = self.weight, self.bias
+        weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
         axis, axes, more = axes_of("LayerNorm", x, self.normalized_shape, weight, bias, self.axis)
         if more:
             total = x + residual
@@ -197,10 +209,8 @@ class RMSNorm(Activated, nn.RMSNorm):
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._channels_last and x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
         eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
-        weight, offset = self.weight, self.weight_offset
+        weight, offset = tensor_of(self, "weight"), self.weight_offset
         axis, axes, more = axes_of("RMSNorm", x, self.normalized_shape, weight, None, self.axis)
         if not self._code and not offset and not more:
             return _rms_norm(x, axis, axes, weight, eps)
@@ -208,7 +218,7 @@ class RMSNorm(Activated, nn.RMSNorm):
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """(norm(v), v) of v = x + residual in one pass; types as in normd.torch.add_rms_norm."""
-        weight, eps = self.weight, self.eps
+        weight, eps = tensor_of(self, "weight"), self.eps
         if eps is None:
             eps = torch.finfo(wider_type(x, residual) or x.dtype).eps
         axis, axes, more = axes_of("RMSNorm", x, self.normalized_shape, weight, None, self.axis)
@@ -258,18 +268,17 @@ class _BatchNorm(Activated, nn.modules.batchnorm._BatchNorm):
         self._init_activation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        mean, variance = self.running_mean, self.running_var
+        mean, variance = tensor_of(self, "running_mean"), tensor_of(self, "running_var")
         if self.training or mean is None or variance is None:
             came = "training" if self.training else "without running statistics"
             raise RuntimeError(
                 f"normd.torch.BatchNorm: {came}, wanted eval() with running statistics"
             )
         self._check_input_dim(x)
+        weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
         if not self._code:
-            return _batch_norm(x, mean, variance, self.weight, self.bias, self.eps)
-        return _batch_norm(
-            x, mean, variance, self.weight, self.bias, self.eps, self._code, self._slope
-        )
+            return _batch_norm(x, mean, variance, weight, bias, self.eps)
+        return _batch_norm(x, mean, variance, weight, bias, self.eps, self._code, self._slope)
 
 
 class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
@@ -319,10 +328,11 @@ class _InstanceNorm(Activated, nn.modules.instancenorm._InstanceNorm):
                 raise RuntimeError(
                     "normd.torch.InstanceNorm: training with running statistics, wanted eval()"
                 )
-            mean, variance = self.running_mean, self.running_var
+            mean, variance = tensor_of(self, "running_mean"), tensor_of(self, "running_var")
+        weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
         samples = x if has_batch else x.unsqueeze(0)
         y: Tensor = _instance_norm(
-            samples, self.weight, self.bias, mean, variance, self.eps, self._code, self._slope
+            samples, weight, bias, mean, variance, self.eps, self._code, self._slope
         )
         return y if has_batch else y.squeeze(0)
 
