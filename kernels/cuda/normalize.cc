@@ -149,6 +149,7 @@ Status PlanSegments(const NormSpec& batch_spec, const NormParams& params, const 
       if (lowering == Lowering::kFactors) {
         piece.samples = std::min(rest.samples, kMaxRows / spec.channels);
       }
+      if (GapsOf(spec, rest).any()) piece.samples = 1;
       const LoweredRows lowered = LowerRows(spec, lowering, piece.samples, piece.spatial);
       PlannedSegments next = {lowering, Plan(), segments[i].params, lowered.spec, {}, piece};
       if (Status status = MakeLoweredPlan(lowered.spec, lowering, lowered.spatial, present, limits,
