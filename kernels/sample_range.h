@@ -15,6 +15,10 @@ struct SampleGaps {
   std::int64_t y = 0;
 
   bool any() const { return (x | y) != 0; }
+  friend bool operator==(const SampleGaps& a, const SampleGaps& b) {
+    return a.x == b.x && a.y == b.y;
+  }
+  friend bool operator!=(const SampleGaps& a, const SampleGaps& b) { return !(a == b); }
 };
 inline SampleGaps GapsOf(const NormSpec& spec, const Segment& segment) {
   const auto gap = [&](std::int64_t pitch) {
