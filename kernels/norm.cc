@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "kernels/check.h"
 
@@ -286,6 +287,26 @@ Status CheckRuns(const NormSpec& spec, const Segment& segment, std::size_t index
                            std::to_string(segment.spatial));
 }
 
+// InvalidArgument unless samples do not overlap and the last one ends within 63 bits of bytes. The
+// samples' own bytes fit.
+Status CheckPitches(const NormSpec& spec, const Segment& segment, std::size_t index) {
+  const std::int64_t sample = spec.channels * segment.spatial;
+  const std::int64_t most = kMax / static_cast<std::int64_t>(SizeOf(spec.dtype));
+  for (const auto& [name, pitch] :
+       {std::pair("x_pitch", segment.x_pitch), std::pair("y_pitch", segment.y_pitch)}) {
+    if (pitch == 0) continue;
+    if (pitch < sample) {
+      return RefuseSegment(index, name,
+                           std::to_string(pitch) + ", wanted 0 or at least the " +
+                               std::to_string(sample) + " elements of a sample");
+    }
+    if (segment.samples > 1 && pitch > (most - sample) / (segment.samples - 1)) {
+      return RefuseSegment(index, name, "bytes overflow 63 bits");
+    }
+  }
+  return Status();
+}
+
 // Checks the sizes that do not follow from x's shape.
 Status CheckSizes(const NormSpec& spec, const Segment& segment, std::size_t index) {
   if ((spec.style == Style::kTensor) != (segment.style_spatial > 0) || segment.style_spatial < 0) {
@@ -343,8 +364,9 @@ Status ValidateSegments(const NormSpec& spec, const Segment* segments, std::size
       limit /= factor;
     }
     for (const Status& status :
-         {CheckRuns(spec, segment, i), CheckTensors(spec, segment, i, input),
-          CheckStatisticsOut(spec, segment, i), CheckSizes(spec, segment, i)}) {
+         {CheckRuns(spec, segment, i), CheckPitches(spec, segment, i),
+          CheckTensors(spec, segment, i, input), CheckStatisticsOut(spec, segment, i),
+          CheckSizes(spec, segment, i)}) {
       if (!status.ok()) return status;
     }
     if (segment.params == nullptr) continue;

@@ -131,10 +131,13 @@ struct NormParams {
 //
 // x, residual, other, y and residual_out have x's shape. They are aligned to their element, but on
 // the CPU inputs may begin at any byte; wider alignment is never needed, 64 bytes is fastest. In
-// place, y may be exactly its segment's x, residual or other, if it has their type, and
-// residual_out exactly its x or residual. Otherwise an output overlaps no input of the batch and no
-// other output. samples == 0 and spatial == 0 are allowed and write nothing; the pointers may then
-// be null.
+// place, y may be exactly its segment's x, residual or other, and residual_out exactly its x or
+// residual, if they have the same type and pitch. Otherwise an output overlaps no input of the
+// batch and no other output. samples == 0 and spatial == 0 are allowed and write nothing; the
+// pointers may then be null.
+//
+// Samples lie together, but those of x and y may have gaps between them, whose elements have no
+// influence and are not written: x is then a slice of a wider tensor, such as a fused projection.
 //
 // Rows are counted in the order of samples, groups and, with Rows::kPosition, positions.
 struct Segment {
@@ -165,6 +168,9 @@ struct Segment {
   // QuantizationScale::kRow and kBlock.
   float* scale_out = nullptr;
   RunSizes spatial_runs = {};  // With Layout::kInterleaved: their product is `spatial`; else 0.
+  // Elements from the beginning of a sample to that of the next; 0: samples lie together.
+  std::int64_t x_pitch = 0;
+  std::int64_t y_pitch = 0;
 };
 
 // The length of a row. The spec and the product must be valid.
@@ -189,10 +195,11 @@ Status ValidateSpec(const NormSpec& spec, const NormParams& params);
 // The alignment of x that a backend needs.
 enum class InputAlignment { kElement, kByte };
 
-// InvalidArgument if a segment's counts are negative or its bytes overflow 63 bits; if a pointer of
-// a segment with elements is null, set although the spec has no use for it, or not aligned (outputs
-// to their element, inputs as `input` says); if its own parameters are not those of the spec; or if
-// rows that are quantized in blocks do not lie together in memory.
+// InvalidArgument if a segment's counts are negative or its bytes overflow 63 bits; if a pitch is
+// less than a sample; if a pointer of a segment with elements is null, set although the spec has no
+// use for it, or not aligned (outputs to their element, inputs as `input` says); if its own
+// parameters are not those of the spec; or if rows that are quantized in blocks do not lie together
+// in memory.
 Status ValidateSegments(const NormSpec& spec, const Segment* segments, std::size_t count,
                         InputAlignment input = InputAlignment::kElement);
 

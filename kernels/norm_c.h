@@ -156,6 +156,9 @@ typedef struct norm_tensors {
   float* scale_out; /* With NORM_SCALE_ROW and NORM_SCALE_BLOCK. */
   /* With NORM_INTERLEAVED: their product is spatial; else 0. */
   int64_t spatial_runs[4];
+  /* Elements from the beginning of a sample to that of the next; 0: samples lie together. */
+  int64_t x_pitch;
+  int64_t y_pitch;
 } norm_tensors;
 
 typedef struct norm_batch {

@@ -33,6 +33,8 @@ Segment ToSegment(const norm_tensors& in) {
   out.rstd_out = in.rstd_out;
   out.scale_out = in.scale_out;
   std::copy(std::begin(in.spatial_runs), std::end(in.spatial_runs), out.spatial_runs.begin());
+  out.x_pitch = in.x_pitch;
+  out.y_pitch = in.y_pitch;
   return out;
 }
 

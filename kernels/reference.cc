@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/interleaved.h"
+#include "kernels/sample_range.h"
 
 namespace normd::norm {
 namespace {
@@ -74,10 +75,15 @@ class ReferenceTensor {
     return LoadElement(spec_.dtype, data, n * spec_.channels + c);
   }
 
+  double X(std::int64_t index) const {
+    const std::int64_t gap = GapsOf(spec_, segment_).x;
+    return LoadElement(spec_.dtype, segment_.x, index + (gap == 0 ? 0 : Sample(index) * gap));
+  }
+
   double Sum(std::int64_t index) const {
     const bool by_channel = spec_.gate || params_.input_bias.data != nullptr;
     const std::int64_t c = by_channel ? Channel(index) : 0;
-    double v = LoadElement(spec_.dtype, segment_.x, index) + LoadOr(params_.input_bias, c, 0);
+    double v = X(index) + LoadOr(params_.input_bias, c, 0);
     if (spec_.gate) v *= OfSample(segment_.gate, Sample(index), c);
     if (spec_.residual) v += LoadElement(spec_.dtype, segment_.residual, index);
     return v;
@@ -186,7 +192,7 @@ bool IsSum(const NormSpec& spec, const NormParams& params) {
 double InputElement(const NormSpec& spec, const NormParams& params, const Segment& segment,
                     std::int64_t index) {
   if (IsSum(spec, params)) return NormalizedElement(spec, params, segment, index);
-  const double x = LoadElement(spec.dtype, segment.x, index);
+  const double x = ReferenceTensor(spec, params, segment).X(index);
   if (spec.combine_input == Combine::kNone) return x;
   return CombineWith(spec.combine_input, x, LoadElement(spec.dtype, segment.other, index));
 }

@@ -16,6 +16,7 @@ Segment SamplesOf(const NormSpec& spec, const Segment& segment, std::int64_t fir
     data = reinterpret_cast<Pointer>(reinterpret_cast<Byte*>(data) + first * sample_bytes);
   };
   const std::int64_t sample = spec.channels * segment.spatial;
+  const SampleGaps gaps = GapsOf(spec, segment);
   const std::int64_t rows = RowsOfSample(spec, segment.spatial);
   std::int64_t scales = rows;
   if (spec.quantization_scale == QuantizationScale::kBlock) {
@@ -23,8 +24,8 @@ Segment SamplesOf(const NormSpec& spec, const Segment& segment, std::int64_t fir
   }
   Segment part = segment;
   part.samples = count;
-  move(part.x, sample * element);
-  move(part.y, sample * (spec.quantization == Quantization::kNone ? element : 1));
+  move(part.x, (sample + gaps.x) * element);
+  move(part.y, (sample + gaps.y) * (spec.quantization == Quantization::kNone ? element : 1));
   move(part.residual, sample * element);
   move(part.residual_out, sample * element);
   move(part.other, sample * element);

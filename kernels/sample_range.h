@@ -1,4 +1,4 @@
-// A part of a segment's samples as a segment.
+// Some of a segment's samples as a segment, and the gaps between them.
 
 #ifndef NORMD_KERNELS_SAMPLE_RANGE_H_
 #define NORMD_KERNELS_SAMPLE_RANGE_H_
@@ -8,6 +8,24 @@
 #include "kernels/norm.h"
 
 namespace normd::norm {
+
+// Elements between the end of a sample and the beginning of the next; 0 if there is no next.
+struct SampleGaps {
+  std::int64_t x = 0;
+  std::int64_t y = 0;
+
+  bool any() const { return (x | y) != 0; }
+  friend bool operator==(const SampleGaps& a, const SampleGaps& b) {
+    return a.x == b.x && a.y == b.y;
+  }
+  friend bool operator!=(const SampleGaps& a, const SampleGaps& b) { return !(a == b); }
+};
+inline SampleGaps GapsOf(const NormSpec& spec, const Segment& segment) {
+  const auto gap = [&](std::int64_t pitch) {
+    return pitch == 0 || segment.samples < 2 ? 0 : pitch - spec.channels * segment.spatial;
+  };
+  return {gap(segment.x_pitch), gap(segment.y_pitch)};
+}
 
 // Samples [first, first + count) of a segment.
 Segment SamplesOf(const NormSpec& spec, const Segment& segment, std::int64_t first,

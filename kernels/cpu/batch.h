@@ -13,6 +13,7 @@
 #include "kernels/cpu/params.h"
 #include "kernels/cpu/simd_kernels.h"
 #include "kernels/norm.h"
+#include "kernels/sample_range.h"
 
 namespace normd::norm::cpu {
 
@@ -125,6 +126,17 @@ inline bool AreChannelsAdjacent(const NormSpec& spec, const Segment& segment) {
   return spec.layout == Layout::kChannelsLast || segment.spatial == 1;
 }
 
+// Calls normalize(part) with the segment, or with each sample if there are gaps between them.
+template <class Normalize>
+void ForSamplesTogether(const Batch& batch, const Segment& segment, const Normalize& normalize) {
+  if (!GapsOf(batch.spec, segment).any()) return normalize(segment);
+  const std::int64_t elements = batch.spec.channels * segment.spatial;
+  const std::int64_t grain = std::max<std::int64_t>(1, kTaskElements / elements);
+  batch.parallel.For(segment.samples, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t n = begin; n < end; ++n) normalize(SamplesOf(batch.spec, segment, n, 1));
+  });
+}
+
 // Style::kMix and kTensor: makes tables of the samples' styles, for NormalizeAnyLayout. `params`
 // are the batch's.
 void NormalizeStyles(const Batch& batch, const NormParams& params, const Segment& segment);
@@ -135,7 +147,8 @@ void NormalizeAnyLayout(const Batch& batch, const Segment& segment);
 // The same for channels first or last.
 void NormalizeFirstOrLast(const Batch& batch, const Segment& segment);
 
-// The specialised kernels; normalize.cc says what they compute.
+// The specialised kernels; normalize.cc says what they compute. Those of channels last take
+// segments without gaps between samples.
 //
 // Rows, or the runs of their channels, that are contiguous: channels first, spatial == 1, and rows
 // of positions whose channels are adjacent.

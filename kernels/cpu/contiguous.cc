@@ -56,7 +56,7 @@ class ContiguousRows {
   Moments PartMoments(std::int64_t row, std::int64_t part) const {
     const std::int64_t begin = part * kPartElements;
     const std::int64_t count = std::min(kPartElements, length_ - begin);
-    MakeSource(batch_, segment_, row * length_ + begin, count);
+    MakeSource(batch_, segment_, places_.At(row, begin), count);
     return batch_.kernels->moments(At(row, begin), count, IsCentered(batch_.spec));
   }
 
@@ -82,7 +82,7 @@ class ContiguousRows {
     Moments next;
     for (std::int64_t begin = part * kPartElements; begin < end; begin += kChunkElements) {
       const std::int64_t count = std::min(kChunkElements, end - begin);
-      MakeSource(batch_, segment_, (row + 1) * length_ + begin, count);
+      MakeSource(batch_, segment_, places_.At(row + 1, begin), count);
       next = Merge(next, ApplyChunkAlong(row, statistics, begin, count));
     }
     return next;
@@ -135,17 +135,17 @@ class ContiguousRows {
   }
 
   const void* At(std::int64_t row, std::int64_t element) const {
-    return MakeRun(batch_, segment_, row * length_ + element, 0).x;
+    return MakeRun(batch_, segment_, places_.At(row, element), 0).x;
   }
 
   // Elements [begin, end) of the row.
   void Apply(std::int64_t row, const RowStatistics& statistics, std::int64_t begin,
              std::int64_t end) const {
     // With given statistics, nothing has read the row before.
-    if (given_) MakeSource(batch_, segment_, row * length_ + begin, end - begin);
+    if (given_) MakeSource(batch_, segment_, places_.At(row, begin), end - begin);
     places_.ForChannels(
         row, begin, end, [&](std::int64_t at, std::int64_t count, std::int64_t channel) {
-          const Run run = MakeRun(batch_, segment_, row * length_ + at, count);
+          const Run run = MakeRun(batch_, segment_, places_.At(row, at), count);
           if (elementwise_) {
             batch_.kernels->apply_elements(run, ElementsOf(row, statistics, channel));
           } else {
@@ -157,7 +157,7 @@ class ContiguousRows {
 
   Moments ApplyChunkAlong(std::int64_t row, const RowStatistics& statistics, std::int64_t begin,
                           std::int64_t count) const {
-    const Run run = MakeRun(batch_, segment_, row * length_ + begin, count);
+    const Run run = MakeRun(batch_, segment_, places_.At(row, begin), count);
     const NextChunk next{At(row + 1, begin), count, IsCentered(batch_.spec)};
     const std::int64_t first_channel = places_.FirstChannel(row);
     if (elementwise_) {

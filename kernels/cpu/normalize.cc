@@ -100,9 +100,11 @@ void NormalizeFirstOrLast(const Batch& batch, const Segment& segment) {
                              batch.spec.channels > 1;
   const bool given = batch.spec.statistics == Statistics::kGiven;
   if (given && (channels_last || segment.spatial == 1)) {
-    NormalizeGivenChannelsLast(batch, segment);
+    ForSamplesTogether(batch, segment,
+                       [&](const Segment& part) { NormalizeGivenChannelsLast(batch, part); });
   } else if (channels_last) {
-    NormalizeChannelsLast(batch, segment);
+    ForSamplesTogether(batch, segment,
+                       [&](const Segment& part) { NormalizeChannelsLast(batch, part); });
   } else {
     NormalizeContiguous(batch, segment);
   }

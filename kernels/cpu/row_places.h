@@ -7,7 +7,9 @@
 #include <cstdint>
 
 #include "kernels/cpu/loop_arguments.h"
+#include "kernels/cpu/source.h"
 #include "kernels/norm.h"
+#include "kernels/sample_range.h"
 
 namespace normd::norm::cpu {
 
@@ -19,7 +21,8 @@ class RowPlaces {
         groups_(spec.statistics == Statistics::kGiven ? spec.channels : spec.groups),
         row_channels_(spec.channels / groups_),
         channel_elements_(spec.rows == Rows::kGroup ? segment.spatial : 1),
-        positions_(spec.rows == Rows::kGroup ? 1 : segment.spatial) {}
+        positions_(spec.rows == Rows::kGroup ? 1 : segment.spatial),
+        gaps_(GapsOf(spec, segment)) {}
 
   std::int64_t count() const { return samples_ * positions_ * groups_; }
   // Elements of a row.
@@ -32,6 +35,15 @@ class RowPlaces {
   std::int64_t SampleOf(std::int64_t row) const {
     const std::int64_t rows_of_sample = positions_ * groups_;
     return rows_of_sample == 1 ? row : row / rows_of_sample;
+  }
+  // Element `element` of the row.
+  Place At(std::int64_t row, std::int64_t element) const {
+    Place place(row * length() + element);
+    if (gaps_.any()) {
+      place.x += SampleOf(row) * gaps_.x;
+      place.y += SampleOf(row) * gaps_.y;
+    }
+    return place;
   }
   std::int64_t FirstChannel(std::int64_t row) const {
     return groups_ == 1 ? 0 : row % groups_ * row_channels_;
@@ -64,6 +76,7 @@ class RowPlaces {
   std::int64_t row_channels_;
   std::int64_t channel_elements_;
   std::int64_t positions_;  // Positions of a sample that have rows of their own.
+  SampleGaps gaps_;
 };
 
 }  // namespace normd::norm::cpu

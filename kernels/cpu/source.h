@@ -12,16 +12,26 @@
 
 namespace normd::norm::cpu {
 
+// Where an element lies: how many precede it in tensors whose samples lie together, in x and in y.
+struct Place {
+  Place(std::int64_t element) : together(element), x(element), y(element) {}  // NOLINT: no gaps.
+
+  std::int64_t together;
+  std::int64_t x;
+  std::int64_t y;
+};
+
 // Whether the normalized values are rounded to x's type first.
 inline bool HasSum(const Batch& batch) {
   return batch.spec.residual || batch.params.input_bias.present();
 }
 
-// Calls visit(run, offset) for the runs that make up elements [first, first + count) of the
-// normalized values, `offset` elements from the first on. It may change the run.
+// Calls visit(run, offset) for the runs that make up `count` elements of the normalized values, of
+// one sample if there are gaps, `offset` elements from `place` on. It may change the run.
 template <class Visit>
-void ForInputRuns(const Batch& batch, const Segment& segment, std::int64_t first,
+void ForInputRuns(const Batch& batch, const Segment& segment, const Place& place,
                   std::int64_t count, const Visit& visit) {
+  const std::int64_t first = place.together;
   const NormSpec& spec = batch.spec;
   const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
   InputRun run;
@@ -29,7 +39,7 @@ void ForInputRuns(const Batch& batch, const Segment& segment, std::int64_t first
   const auto visit_part = [&](std::int64_t at, std::int64_t part) {
     run.count = part;
     run.rounded = HasSum(batch);
-    run.x = ByteAt(segment.x, at * element);
+    run.x = ByteAt(segment.x, (place.x + at - first) * element);
     run.residual = ByteAt(segment.residual, at * element);
     if (spec.combine_input != Combine::kNone) run.other = ByteAt(segment.other, at * element);
     visit(run, at - first);
@@ -55,31 +65,41 @@ inline const void* Source(const Batch& batch, const Segment& segment) {
   if (!HasSum(batch)) return segment.x;
   return batch.spec.residual_out ? segment.residual_out : segment.y;
 }
+inline const char* SourceAt(const Batch& batch, const Segment& segment, const Place& place) {
+  const std::int64_t at = !HasSum(batch)            ? place.x
+                          : batch.spec.residual_out ? place.together
+                                                    : place.y;
+  return static_cast<const char*>(Source(batch, segment)) +
+         at * static_cast<std::int64_t>(SizeOf(batch.spec.dtype));
+}
 
-// Computes elements [first, first + count) of Source; call it before they are read.
-inline void MakeSource(const Batch& batch, const Segment& segment, std::int64_t first,
+// Computes `count` elements of Source, of one sample if there are gaps; call it before they are
+// read.
+inline void MakeSource(const Batch& batch, const Segment& segment, const Place& place,
                        std::int64_t count) {
   if (!HasSum(batch)) return;
   const auto element = static_cast<std::int64_t>(SizeOf(batch.spec.dtype));
-  char* const sums = static_cast<char*>(const_cast<void*>(Source(batch, segment)));
-  ForInputRuns(batch, segment, first, count, [&](InputRun& run, std::int64_t offset) {
-    run.sum = sums + (first + offset) * element;
+  char* const sums = const_cast<char*>(SourceAt(batch, segment, place));
+  ForInputRuns(batch, segment, place, count, [&](InputRun& run, std::int64_t offset) {
+    run.sum = sums + offset * element;
     run.rounded = false;  // Writing it rounds it.
     batch.kernels->sum(run);
   });
 }
 
-// A run with the batch's epilogue; elements are counted from the segment's first.
-inline Run MakeRun(const Batch& batch, const Segment& segment, std::int64_t first,
+// A run with the batch's epilogue.
+inline Run MakeRun(const Batch& batch, const Segment& segment, const Place& place,
                    std::int64_t count) {
-  const std::int64_t offset = first * static_cast<std::int64_t>(SizeOf(batch.spec.dtype));
+  const auto element = static_cast<std::int64_t>(SizeOf(batch.spec.dtype));
   Run run;
-  run.x = static_cast<const char*>(Source(batch, segment)) + offset;
-  run.y = static_cast<char*>(segment.y) + offset;
+  run.x = SourceAt(batch, segment, place);
+  run.y = static_cast<char*>(segment.y) + place.y * element;
   run.count = count;
   run.epilogue = {batch.spec.activation, batch.spec.leaky_slope};
   run.combine = batch.spec.combine_output;
-  if (run.combine != Combine::kNone) run.other = ByteAt(segment.other, offset);
+  if (run.combine != Combine::kNone) {
+    run.other = ByteAt(segment.other, place.together * element);
+  }
   // In place, the lines are in the cache already, and a streaming store would only evict them.
   run.stream =
       batch.exceeds_caches && Source(batch, segment) != segment.y && segment.other != segment.y;

@@ -7,18 +7,20 @@ namespace {
 
 template <class Acc>
 void NormalizeStages(const Batch& batch, const Segment& segment) {
-  const Stages<Acc> stages(batch, segment);
   const NormSpec& spec = batch.spec;
+  const bool given = spec.statistics == Statistics::kGiven;
   const bool one_position = segment.spatial == 1;
   const bool channels_adjacent = spec.layout == Layout::kChannelsLast && spec.channels > 1;
-  const bool tiled = stages.given() ? one_position || channels_adjacent
+  const bool tiled = given ? one_position || channels_adjacent
                      : spec.rows == Rows::kGroup
                          ? channels_adjacent && !one_position
                          : spec.layout == Layout::kChannelsFirst && !one_position;
   if (tiled) {
-    NormalizeStagedTiles(stages);
+    ForSamplesTogether(batch, segment, [&](const Segment& part) {
+      NormalizeStagedTiles(Stages<Acc>(batch, part));
+    });
   } else {
-    NormalizeStagedRows(stages);
+    NormalizeStagedRows(Stages<Acc>(batch, segment));
   }
 }
 

@@ -54,32 +54,34 @@ struct Stages {
     return quantizes() && spec.quantization_scale == QuantizationScale::kBlock;
   }
 
-  // Where elements, counted from the segment's first, lie in memory after the stages up to the
-  // statistics. Null if a buffer is needed: for values made of more than x, and for sums that exist
-  // in buffers alone.
-  const void* InMemory(std::int64_t first, bool first_pass) const {
+  // Where elements lie in memory after the stages up to the statistics. Null if a buffer is needed:
+  // for values made of more than x, and for sums that exist in buffers alone.
+  const void* InMemory(const Place& place, bool first_pass) const {
     if (spec.statistics == Statistics::kSumOfAbsolutes ||
         spec.statistics == Statistics::kLargestAbsolute) {
       return nullptr;
     }
-    const std::int64_t offset = first * element_bytes;
-    if (spec.residual_out && !first_pass) return static_cast<char*>(segment.residual_out) + offset;
+    if (spec.residual_out && !first_pass) {
+      return ByteAt(segment.residual_out, place.together * element_bytes);
+    }
     if (HasSum(batch) || spec.combine_input != Combine::kNone) return nullptr;
-    return static_cast<const char*>(segment.x) + offset;
+    return ByteAt(segment.x, place.x * element_bytes);
   }
 
-  // Reads elements [first, first + count) into the buffer. The first pass over them writes the sum.
-  // Later passes read the sum instead of its inputs, which it may have overwritten.
-  void Read(std::int64_t first, std::int64_t count, bool first_pass, Acc* v) const {
+  // Reads `count` elements into the buffer, of one sample if there are gaps. The first pass over
+  // them writes the sum. Later passes read the sum instead of its inputs, which it may have
+  // overwritten.
+  void Read(const Place& place, std::int64_t count, bool first_pass, Acc* v) const {
     if (spec.residual_out && !first_pass) {
       InputRun run;
-      run.x = ByteAt(segment.residual_out, first * element_bytes);
+      run.x = ByteAt(segment.residual_out, place.together * element_bytes);
       run.count = count;
       return loops.read(run, v);
     }
-    ForInputRuns(batch, segment, first, count, [&](InputRun& run, std::int64_t offset) {
+    ForInputRuns(batch, segment, place, count, [&](InputRun& run, std::int64_t offset) {
       if (spec.residual_out) {
-        run.sum = static_cast<char*>(segment.residual_out) + (first + offset) * element_bytes;
+        run.sum =
+            static_cast<char*>(segment.residual_out) + (place.together + offset) * element_bytes;
       }
       loops.read(run, v + offset);
     });
@@ -88,7 +90,7 @@ struct Stages {
   // Normalizes and applies the later stages: to y, or to the buffer if the result is quantized.
   // Takes any of the three kinds of affine.
   template <class AnyAffine>
-  void Apply(const Elements<Acc>& v, std::int64_t first, std::int64_t count,
+  void Apply(const Elements<Acc>& v, const Place& place, std::int64_t count,
              const AnyAffine& affine) const {
     StageRun run;
     run.count = count;
@@ -97,10 +99,12 @@ struct Stages {
     run.x = run.from_buffer ? v.buffer : v.memory;
     run.to_buffer = quantizes();
     run.y = v.buffer;
-    if (!run.to_buffer) run.y = static_cast<char*>(segment.y) + first * element_bytes;
+    if (!run.to_buffer) run.y = static_cast<char*>(segment.y) + place.y * element_bytes;
     run.stream = stream && !run.to_buffer;
     run.combine = spec.combine_output;
-    if (run.combine != Combine::kNone) run.other = ByteAt(segment.other, first * element_bytes);
+    if (run.combine != Combine::kNone) {
+      run.other = ByteAt(segment.other, place.together * element_bytes);
+    }
     if constexpr (std::is_same_v<AnyAffine, Affine>) {
       loops.apply(run, affine);
     } else if constexpr (std::is_same_v<AnyAffine, ElementAffine>) {
@@ -110,9 +114,9 @@ struct Stages {
     }
   }
 
-  void Quantize(const Acc* v, std::int64_t first, std::int64_t count,
+  void Quantize(const Acc* v, const Place& place, std::int64_t count,
                 const QuantizationFactors& factors) const {
-    loops.quantize(v, factors, static_cast<char*>(segment.y) + first, count);
+    loops.quantize(v, factors, static_cast<char*>(segment.y) + place.y, count);
   }
 
   QuantizationFactors StaticFactors() const {

@@ -44,8 +44,9 @@ class StagedRows {
  private:
   Elements<Acc> Take(std::int64_t row, std::int64_t begin, std::int64_t count, bool first_pass,
                      Acc* buffer) const {
-    const void* const memory = stages_.InMemory(row * length_ + begin, first_pass);
-    if (memory == nullptr) stages_.Read(row * length_ + begin, count, first_pass, buffer);
+    const Place place = places_.At(row, begin);
+    const void* const memory = stages_.InMemory(place, first_pass);
+    if (memory == nullptr) stages_.Read(place, count, first_pass, buffer);
     return {memory, buffer};
   }
 
@@ -75,15 +76,15 @@ class StagedRows {
         [&](std::int64_t at, std::int64_t elements, std::int64_t channel) {
           Elements<Acc> from = v;
           from.Skip(at - begin, (at - begin) * stages_.element_bytes);
-          const std::int64_t first = row * length_ + at;
+          const Place place = places_.At(row, at);
           const Batch& batch = stages_.batch;
           if (places_.channel_elements() == 1) {
-            stages_.Apply(from, first, elements,
+            stages_.Apply(from, place, elements,
                           ElementsFrom(batch, stages_.segment, statistics, sample, channel));
           } else {
             const RowStatistics own =
                 stages_.given() ? GivenStatistics(batch, channel) : statistics;
-            stages_.Apply(from, first, elements,
+            stages_.Apply(from, place, elements,
                           ChannelAffine(batch, stages_.segment, own, sample, channel));
           }
         });
@@ -91,12 +92,12 @@ class StagedRows {
 
   void Quantize(std::int64_t row, std::int64_t begin, std::int64_t count, const Acc* v,
                 const QuantizationFactors& factors) const {
-    const std::int64_t first = row * length_ + begin;
-    if (!stages_.quantizes_blocks()) return stages_.Quantize(v, first, count, factors);
+    const Place place = places_.At(row, begin);
+    if (!stages_.quantizes_blocks()) return stages_.Quantize(v, place, count, factors);
     const std::int64_t blocks = (length_ + kQuantizationBlock - 1) / kQuantizationBlock;
     float* const scales = stages_.segment.scale_out + places_.OutputRow(row) * blocks;
     stages_.loops.quantize_blocks(v, spec_.quantization, scales + begin / kQuantizationBlock,
-                                  static_cast<char*>(stages_.segment.y) + first, count);
+                                  static_cast<char*>(stages_.segment.y) + place.y, count);
   }
 
   // The factors of a row whose largest result is known, if it has a scale of its own.

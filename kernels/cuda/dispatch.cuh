@@ -36,6 +36,7 @@ auto WithElementType(DType dtype, Function function) {
 // Whether every row of the batch, in x, in y and in what modulates it, begins and ends on a
 // multiple of 16 bytes.
 inline bool IsAligned(const RowBatch& batch) {
+  if ((batch.x_gap | batch.y_gap) % kVectorBytes != 0) return false;
   for (int i = 0; i < batch.segment_count; ++i) {
     const RowSegment& segment = batch.segments[i];
     const auto bits = reinterpret_cast<std::uintptr_t>(segment.x) |
@@ -89,10 +90,16 @@ inline RowBatch EmptyRowBatch(const Launch& launch) {
   batch.activation = launch.spec.activation;
   batch.centered = launch.spec.statistics == Statistics::kMeanVariance;
   batch.norm = launch.spec.statistics;
+  const auto element = static_cast<std::int64_t>(SizeOf(launch.spec.dtype));
+  batch.has_gaps = launch.gaps.any();
+  batch.x_gap = launch.gaps.x * element;
+  batch.y_gap = launch.gaps.y * element;
+  batch.gap_rows = Divisor(static_cast<std::uint32_t>(launch.gap_rows));
   return batch;
 }
 
-// Appends as many samples of `segment` as the batch has room for; returns their number.
+// Appends as many samples of `segment` as the batch has room for, all or none if there are gaps;
+// returns their number.
 inline std::int64_t AppendSamples(const NormSpec& spec, const Segment& segment, std::int64_t done,
                                   int max_segments, RowBatch* batch) {
   constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
@@ -100,6 +107,7 @@ inline std::int64_t AppendSamples(const NormSpec& spec, const Segment& segment, 
   const std::int64_t samples =
       std::min(segment.samples - done, (kMaxRows - batch->rows) / sample_rows);
   if (samples <= 0 || batch->segment_count == max_segments) return 0;
+  if (batch->has_gaps && samples < segment.samples) return 0;
   const Segment rest = SamplesOf(spec, segment, done, samples);
   RowSegment& entry = batch->segments[batch->segment_count++];
   entry.x = static_cast<const char*>(rest.x);

@@ -6,10 +6,12 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "kernels/cuda/strategy.h"
 #include "kernels/norm.h"
+#include "kernels/sample_range.h"
 
 namespace normd::norm::cuda {
 
@@ -30,6 +32,9 @@ struct Launch {
   cudaStream_t stream;
   void* exchange;  // kExchangeBytes
   void* scratch;   // The size is the family's ScratchBytes; aligned to 256.
+  // The gaps in each segment, and the rows between two; of warp and block rows and of stages.
+  SampleGaps gaps = {};
+  std::int64_t gap_rows = 1;
 };
 
 // DeviceError with `what` and CUDA's name for the error, or OK.

@@ -29,6 +29,9 @@ struct PlannedSegments {
   NormSpec spec;             // As the kernels see it, like the segments.
   std::vector<Segment> segments;
   Segment whole;  // kFactors: the only segment, unchanged.
+  // The same for all segments.
+  SampleGaps gaps;
+  std::int64_t gap_rows;
 };
 
 // Segments whose statistics a kernel of their own computes, by one plan.
@@ -36,6 +39,7 @@ struct PlannedStatistics {
   Plan plan;
   NormSpec spec;
   std::vector<Segment> segments;
+  SampleGaps gaps;
 };
 
 struct PlannedBatch {
@@ -49,6 +53,7 @@ const NormParams& ParamsOf(const Segment& segment, const NormParams& params) {
 
 // Whether two segments of one plan can share a launch.
 bool ShareRows(const PlannedSegments& a, const PlannedSegments& b) {
+  if (a.gaps != b.gaps || a.gap_rows != b.gap_rows) return false;
   if (a.spec.layout != b.spec.layout || a.spec.channel_runs != b.spec.channel_runs ||
       a.segments.front().spatial_runs != b.segments.front().spatial_runs) {
     return false;
@@ -104,14 +109,16 @@ void MoveStatistics(const NormSpec& spec, const DeviceLimits& limits, Segment* s
   wanted.x = segment->x;
   wanted.samples = segment->samples;
   wanted.spatial = segment->spatial;
+  wanted.x_pitch = segment->x_pitch;
   std::swap(wanted.mean_out, segment->mean_out);
   std::swap(wanted.rstd_out, segment->rstd_out);
   Plan plan;
   PlanStages(own, segment->spatial, limits, &plan);
+  const SampleGaps gaps = GapsOf(own, wanted);
   auto same = std::find_if(planned->begin(), planned->end(), [&](const PlannedStatistics& other) {
-    return other.plan == plan && other.spec.layout == own.layout;
+    return other.plan == plan && other.spec.layout == own.layout && other.gaps == gaps;
   });
-  if (same == planned->end()) same = planned->insert(same, {plan, own, {}});
+  if (same == planned->end()) same = planned->insert(same, {plan, own, {}, gaps});
   same->segments.push_back(wanted);
 }
 
@@ -123,6 +130,26 @@ Status RefuseRows(const char* field, std::int64_t rows) {
 // Selects the layout in which a segment is computed.
 void TakeLayout(NormSpec* spec, Segment* segment) {
   if (spec->layout == Layout::kInterleaved) ShortenRuns(spec, segment);
+}
+
+// Whether the kernels of a plan find rows between gaps, or their launches are cut at gaps.
+bool TakesGaps(Lowering lowering, const Plan& plan, std::int64_t rows_of_sample) {
+  if (lowering == Lowering::kStages) return true;
+  return lowering != Lowering::kFactors && rows_of_sample <= kMaxRows &&
+         (plan.strategy == Strategy::kWarp || plan.strategy == Strategy::kBlock);
+}
+
+// The most samples of a segment that a launch takes in one piece.
+std::int64_t SamplesOfPiece(const NormSpec& spec, const Segment& segment, Lowering lowering,
+                            const Plan& plan) {
+  // Factors turn all samples' channels into those of one sample, whose number is limited.
+  const std::int64_t most =
+      lowering == Lowering::kFactors ? kMaxRows / spec.channels : segment.samples;
+  if (!GapsOf(spec, segment).any()) return most;
+  const std::int64_t rows = RowsOfSample(spec, segment.spatial);
+  return TakesGaps(lowering, plan, rows)
+             ? std::min(most, std::max<std::int64_t>(kMaxRows / rows, 1))
+             : 1;
 }
 
 Status PlanSegments(const NormSpec& batch_spec, const NormParams& params, const Segment* segments,
@@ -143,19 +170,21 @@ Status PlanSegments(const NormSpec& batch_spec, const NormParams& params, const 
         spec.channels > kMaxRows) {
       return RefuseRows("channels", spec.channels);
     }
-    // Factors turn all samples' channels into those of one sample, whose number is limited.
+    const LoweredRows one = LowerRows(spec, lowering, 1, rest.spatial);
+    Plan plan;
+    if (Status status =
+            MakeLoweredPlan(one.spec, lowering, one.spatial, present, limits, forced, &plan);
+        !status.ok()) {
+      return status;
+    }
+    const std::int64_t most = SamplesOfPiece(spec, rest, lowering, plan);
     while (rest.samples > 0) {
       Segment piece = rest;
-      if (lowering == Lowering::kFactors) {
-        piece.samples = std::min(rest.samples, kMaxRows / spec.channels);
-      }
+      piece.samples = std::min(rest.samples, most);
       const LoweredRows lowered = LowerRows(spec, lowering, piece.samples, piece.spatial);
-      PlannedSegments next = {lowering, Plan(), segments[i].params, lowered.spec, {}, piece};
-      if (Status status = MakeLoweredPlan(lowered.spec, lowering, lowered.spatial, present, limits,
-                                          forced, &next.plan);
-          !status.ok()) {
-        return status;
-      }
+      const SampleGaps gaps = GapsOf(spec, piece);
+      PlannedSegments next = {lowering, plan, segments[i].params,   lowered.spec, {},
+                              piece,    gaps, gaps.any() ? rows : 1};
       if (!WritesStatistics(spec, next.plan)) {
         MoveStatistics(spec, limits, &piece, &planned->statistics);
       }
@@ -223,8 +252,8 @@ Status EnqueueStatistics(const PlannedStatistics& part, const DeviceLimits& limi
                          cudaStream_t stream) {
   const NormParams none;
   const Launch launch = {
-      part.spec, none,    limits, part.plan, part.segments.data(), part.segments.size(),
-      stream,    nullptr, nullptr};
+      part.spec, none,    limits,  part.plan, part.segments.data(), part.segments.size(),
+      stream,    nullptr, nullptr, part.gaps};
   return LaunchStatistics(launch);
 }
 
@@ -251,7 +280,9 @@ Status EnqueuePart(const NormSpec& spec, const NormParams& params, const DeviceL
                          part.segments.size(),
                          options.stream,
                          workspace,
-                         workspace == nullptr ? nullptr : workspace + kExchangeBytes};
+                         workspace == nullptr ? nullptr : workspace + kExchangeBytes,
+                         part.gaps,
+                         part.gap_rows};
   return Enqueue(launch);
 }
 

@@ -56,6 +56,7 @@ struct RowBatch {
   int segment_count;
   std::uint32_t rows;  // Below 2^31.
   Divisor groups;
+  bool has_gaps;  // Between samples; FindRow takes none.
   std::int64_t channels_per_group;
   ParamVector gamma;
   ParamVector beta;
@@ -67,6 +68,10 @@ struct RowBatch {
   Statistics norm;      // In kernels of RowSums::kNorms.
   float scale_offset;   // With Lowering::kModulated; or the weights' offset.
   RowSegment segments[kMaxRowSegments];
+  // With has_gaps: the bytes between two samples, and the rows of a sample.
+  std::int64_t x_gap;
+  std::int64_t y_gap;
+  Divisor gap_rows;
 };
 static_assert(sizeof(RowBatch) <= 4000, "kernel parameters hold 4096 bytes");
 
@@ -121,6 +126,18 @@ __device__ inline const RowSegment& FindSegment(const RowBatch& batch, std::uint
 __device__ inline Row FindRow(const RowBatch& batch, std::uint32_t index) {
   const RowSegment& segment = FindSegment(batch, &index);
   return RowOf(batch, segment, index);
+}
+
+// The same with gaps between samples.
+__device__ inline Row FindRowBetweenGaps(const RowBatch& batch, std::uint32_t index) {
+  const RowSegment& segment = FindSegment(batch, &index);
+  Row row = RowOf(batch, segment, index);
+  if (batch.has_gaps) {
+    const std::int64_t sample = batch.gap_rows.Divide(index);
+    row.x += sample * batch.x_gap;
+    row.y += sample * batch.y_gap;
+  }
+  return row;
 }
 
 }  // namespace normd::norm::cuda

@@ -180,6 +180,24 @@ TEST_F(NormCStagesTest, GivesQuantizedValuesAndTheirScales) {
   EXPECT_THAT(scale, FloatNear(1.4f / 448, 1e-8f));
 }
 
+TEST_F(NormCStagesTest, TakesPitches) {
+  const float x[] = {1, 7, NAN, 3, 3};
+  tensors_.x = x;
+  tensors_.samples = 2;
+  tensors_.x_pitch = 3;
+  ASSERT_EQ(Normalize(), NORM_OK) << norm_last_error();
+  EXPECT_THAT(Y(4), Pointwise(IsNear(), {0.2f, 1.4f, 1.0f, 1.0f}));
+
+  float y[] = {NAN, NAN, -5, -6, NAN, NAN};
+  tensors_.y = y;
+  tensors_.y_pitch = 4;
+  ASSERT_EQ(Normalize(), NORM_OK) << norm_last_error();
+  EXPECT_THAT(y, Pointwise(IsNear(), {0.2f, 1.4f, -5.0f, -6.0f, 1.0f, 1.0f}));
+
+  tensors_.x_pitch = 1;
+  ExpectRefused("segments[0].x_pitch: 1, wanted 0 or at least the 2 elements of a sample");
+}
+
 TEST_F(NormCStagesTest, RefusesValuesThatNoStageHas) {
   spec_.rows = 2;
   ExpectRefused("rows: unknown");

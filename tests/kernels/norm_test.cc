@@ -136,6 +136,47 @@ TEST(ValidateSegmentsTest, ChecksASegmentsOwnParameters) {
   ExpectInvalid(ValidateSegments(spec, &segment, 1), "segments[0].params: gamma: dtype 9");
 }
 
+TEST(ValidateSegmentsTest, RefusesPitchesAtWhichSamplesOverlap) {
+  const NormSpec spec = InstanceNormSpec(2, DType::kFloat32);
+  float x[4] = {};
+  for (std::int64_t Segment::*const pitch : {&Segment::x_pitch, &Segment::y_pitch}) {
+    const std::string field =
+        pitch == &Segment::x_pitch ? "segments[0].x_pitch" : "segments[0].y_pitch";
+    for (const std::int64_t samples : {1, 3}) {
+      Segment segment{x, x, samples, 5};
+      for (const std::int64_t bad :
+           {std::int64_t{-1}, std::int64_t{1}, std::int64_t{9}, -kMax - 1}) {
+        segment.*pitch = bad;
+        ExpectInvalid(
+            ValidateSegments(spec, &segment, 1),
+            field + ": " + std::to_string(bad) + ", wanted 0 or at least the 10 elements");
+      }
+      for (const std::int64_t good : {0, 10, 11}) {
+        segment.*pitch = good;
+        EXPECT_TRUE(ValidateSegments(spec, &segment, 1).ok());
+      }
+    }
+  }
+}
+
+TEST(ValidateSegmentsTest, RefusesPitchesBeyond63Bits) {
+  const NormSpec spec = InstanceNormSpec(2, DType::kFloat32);
+  float x[4] = {};
+  // The last of 2^61 - 1 elements, which have four bytes each, ends the third sample.
+  constexpr std::int64_t kMost = ((std::int64_t{1} << 61) - 1 - 10) / 2;
+  for (std::int64_t Segment::*const pitch : {&Segment::x_pitch, &Segment::y_pitch}) {
+    Segment segment{x, x, 3, 5};
+    segment.*pitch = kMost;
+    EXPECT_TRUE(ValidateSegments(spec, &segment, 1).ok());
+    segment.*pitch = kMost + 1;
+    ExpectInvalid(ValidateSegments(spec, &segment, 1), pitch == &Segment::x_pitch
+                                                           ? "segments[0].x_pitch: bytes overflow"
+                                                           : "segments[0].y_pitch: bytes overflow");
+    segment.samples = 1;
+    EXPECT_TRUE(ValidateSegments(spec, &segment, 1).ok());
+  }
+}
+
 TEST(ValidateSegmentsTest, RefusesBytesBeyond63Bits) {
   const NormSpec spec = InstanceNormSpec(4, DType::kFloat32);
   float x[4] = {};

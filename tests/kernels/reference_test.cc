@@ -83,6 +83,23 @@ TEST(ReferenceTest, NormalizesEachRowByHand) {
   EXPECT_DOUBLE_EQ(y[3], 12 / std::sqrt(54.5));
 }
 
+TEST(ReferenceTest, LeavesGapsBetweenSamplesOut) {
+  const float x[] = {3, 4, NAN, NAN, NAN, 6, 8};
+  const float residual[] = {0, 0, 6, 8};
+  NormSpec spec = RmsNormSpec(2, DType::kFloat32);
+  spec.eps = 0;
+  Segment segment{x, nullptr, 2, 1};
+  segment.x_pitch = 5;
+  double y[4] = {};
+  ASSERT_TRUE(NormalizeReference(spec, {}, segment, y).ok());
+  EXPECT_DOUBLE_EQ(y[3], 8 / std::sqrt(50));
+  spec.residual = true;
+  segment.residual = residual;
+  ASSERT_TRUE(NormalizeReference(spec, {}, segment, y).ok());
+  EXPECT_DOUBLE_EQ(y[2], 12 / std::sqrt(200));
+  EXPECT_EQ(NormalizedElement(spec, {}, segment, 3), 16);
+}
+
 TEST(ReferenceTest, RefusesWhatTheContractRefuses) {
   NormSpec spec = InstanceNormSpec(2, DType::kFloat32);
   double y[1];

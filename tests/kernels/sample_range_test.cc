@@ -55,6 +55,28 @@ TEST(SamplesOfTest, MovesEveryTensorByTheBytesOfTheSamplesBefore) {
   }
 }
 
+TEST(SamplesOfTest, MovesXAndYByTheirPitches) {
+  NormSpec spec = LayerNormSpec(300, DType::kFloat16);
+  spec.residual = true;
+  spec.quantization = Quantization::kInt8;
+  Segment segment;
+  segment.samples = 5;
+  segment.x_pitch = 1000;
+  segment.y_pitch = 301;
+  PlaceTensors(spec, &segment);
+  const Segment part = SamplesOf(spec, segment, 2, 3);
+  const auto distance = [](const void* from, const void* to) {
+    return reinterpret_cast<std::uintptr_t>(to) - reinterpret_cast<std::uintptr_t>(from);
+  };
+  EXPECT_EQ(distance(segment.x, part.x), 2 * 1000 * 2);
+  EXPECT_EQ(distance(segment.y, part.y), 2 * 301);
+  EXPECT_EQ(distance(segment.residual, part.residual), 2 * 300 * 2);
+  EXPECT_EQ(part.x_pitch, 1000);
+  EXPECT_EQ(GapsOf(spec, part).x, 700);
+  EXPECT_EQ(GapsOf(spec, part).y, 1);
+  EXPECT_FALSE(GapsOf(spec, SamplesOf(spec, segment, 4, 1)).any()) << "no sample follows";
+}
+
 TEST(SamplesOfTest, LeavesOutWhatIsNotThere) {
   Segment segment;
   segment.samples = 5;

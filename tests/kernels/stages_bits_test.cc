@@ -1,6 +1,7 @@
 // Every backend: the bits of what is computed stage by stage depend on the sample alone. A segment
 // is computed alone, apart from its inputs and on one thread; then in a batch, in place, at other
-// alignments, on several threads, with and without statistics, and in pieces of its samples.
+// alignments, with gaps between samples, on several threads, with and without statistics, and in
+// pieces of its samples.
 
 #include <gtest/gtest.h>
 
@@ -53,6 +54,7 @@ class StagesBitsTest : public StagesFixture {
   void Vary(StagedSegment& segment) {
     segment.WantStatistics(random_.Chance(50));
     segment.DrawPlacement(random_);
+    segment.DrawGaps(random_);
     segment.DrawOffsets(!is_cuda(), random_);
   }
 
@@ -75,6 +77,7 @@ class StagesBitsTest : public StagesFixture {
     KernelBackend& backend = random_.Chance(50) ? *three_ : *backend_;
     ASSERT_TRUE(Compute(backend, spec, params, batch));
     EXPECT_EQ(again.Differences(whole, 0), "") << "in a batch of " << batch.size();
+    EXPECT_EQ(again.StrayWrites(), "");
   }
 
   void CheckInPieces(const NormSpec& spec, const NormParams& params, const StagedSegment& whole) {
@@ -84,6 +87,7 @@ class StagesBitsTest : public StagesFixture {
       Vary(piece);
       ASSERT_TRUE(Compute(*three_, spec, params, {piece.Prepare()}));
       EXPECT_EQ(piece.Differences(whole, first), "") << samples << " samples from " << first;
+      EXPECT_EQ(piece.StrayWrites(), "");
       first += samples;
     }
   }

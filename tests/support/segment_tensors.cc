@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/sample_range.h"
+
 namespace normd::norm::testing {
 
 std::vector<SegmentTensor> TensorsOf(const NormSpec& spec, Segment* segment) {
@@ -23,8 +25,12 @@ std::vector<SegmentTensor> TensorsOf(const NormSpec& spec, Segment* segment) {
           : 1;
   const auto styles = samples * static_cast<std::size_t>(spec.styles);
   const auto style_elements = channels * static_cast<std::size_t>(segment->style_spatial);
-  return {{input(&segment->x), elements * element},
-          {&segment->y, elements * (quantized ? 1 : element), true},
+  const SampleGaps gaps = GapsOf(spec, *segment);
+  const auto with_gaps = [&](std::int64_t gap) {
+    return elements + (samples - 1) * static_cast<std::size_t>(gap);
+  };
+  return {{input(&segment->x), with_gaps(gaps.x) * element},
+          {&segment->y, with_gaps(gaps.y) * (quantized ? 1 : element), true},
           {input(&segment->residual), elements * element},
           {&segment->residual_out, elements * element, true},
           {input(&segment->other), elements * element},

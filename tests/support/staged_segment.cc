@@ -16,6 +16,23 @@ namespace {
 constexpr std::size_t kGuardBytes = 256;
 constexpr std::int64_t kPoolElements = 1 << 16;
 
+constexpr unsigned char kPoison = 0xFF;  // A NaN in every format.
+
+// The bytes of samples with gaps between them.
+std::size_t Extent(std::size_t sample_bytes, std::size_t gap, std::int64_t samples) {
+  return samples == 0 ? 0 : static_cast<std::size_t>(samples) * (sample_bytes + gap) - gap;
+}
+
+// Whether what Poison left in the gaps is there.
+bool GapsIntact(const GuardedBytes& bytes, std::size_t sample_bytes, std::size_t gap) {
+  for (std::size_t at = sample_bytes; at < bytes.bytes(); at += sample_bytes + gap) {
+    const unsigned char* const begin = bytes.data() + at;
+    if (!std::all_of(begin, begin + gap, [](unsigned char b) { return b == kPoison; }))
+      return false;
+  }
+  return true;
+}
+
 const Tensor& NormalPool(DType dtype) {
   static std::map<DType, Tensor> pools;
   auto found = pools.find(dtype);
@@ -49,7 +66,7 @@ GuardedBytes::GuardedBytes(std::size_t bytes, std::size_t offset)
   first_ = kGuardBytes + (kBoundary - beyond) % kBoundary + offset;
 }
 
-void GuardedBytes::Poison() { std::memset(data(), 0xFF, bytes_); }
+void GuardedBytes::Poison() { std::memset(data(), kPoison, bytes_); }
 
 bool GuardedBytes::GuardsIntact() const {
   if (storage_.empty()) return true;
@@ -247,6 +264,19 @@ void StagedSegment::DrawPlacement(Random& random) {
   } while (y != -1 && y == sum);
 }
 
+void StagedSegment::DrawGaps(Random& random) {
+  // Whole vectors, single elements, and more than a page.
+  constexpr std::int64_t kMost[] = {0, 1, 3, 40, 4100};
+  const auto draw = [&](std::size_t element) {
+    const std::int64_t gap = random.Draw(0, random.OneOf(kMost));
+    return element * static_cast<std::size_t>(random.Chance(30) ? gap * 16 : gap);
+  };
+  const bool x_is_free = outputs_[kResidualOut].in_place_of != kX;
+  inputs_[kX].gap = x_is_free ? draw(ElementBytes(kX)) : 0;
+  Output& y = outputs_[kY];
+  y.gap = y.in_place_of == kX ? inputs_[kX].gap : y.in_place_of < 0 ? draw(ElementBytes(kY)) : 0;
+}
+
 void StagedSegment::DrawOffsets(bool any_byte, Random& random) {
   for (int in = 0; in < kInputs; ++in) {
     const std::size_t element = any_byte && !IsOverwritten(in) ? 1 : ElementBytes(In(in));
@@ -268,14 +298,17 @@ bool StagedSegment::IsOverwritten(int in) const {
 
 Segment StagedSegment::Prepare(const NormParams* own) {
   for (Input& input : inputs_) {
-    input.copy = GuardedBytes(input.pristine.size(), input.offset);
-    if (!input.pristine.empty()) {
-      std::memcpy(input.copy.data(), input.pristine.data(), input.pristine.size());
+    if (input.sample_bytes == 0) continue;
+    input.copy = GuardedBytes(Extent(input.sample_bytes, input.gap, samples_), input.offset);
+    input.copy.Poison();
+    for (std::size_t n = 0; n < static_cast<std::size_t>(samples_); ++n) {
+      std::memcpy(input.copy.data() + n * (input.sample_bytes + input.gap),
+                  input.pristine.data() + n * input.sample_bytes, input.sample_bytes);
     }
   }
   for (Output& output : outputs_) {
     const bool apart = output.in_place_of < 0;
-    const std::size_t bytes = output.sample_bytes * static_cast<std::size_t>(samples_);
+    const std::size_t bytes = Extent(output.sample_bytes, output.gap, samples_);
     output.own = GuardedBytes(apart ? bytes : 0, output.offset);
     output.own.Poison();
   }
@@ -308,6 +341,11 @@ Segment StagedSegment::Prepare(const NormParams* own) {
   segment.rstd_out = out(kRstdOut);
   segment.scale_out = static_cast<float*>(out(kScaleOut));
   segment.spatial_runs = spatial_runs_;
+  const auto pitch = [](std::size_t sample_bytes, std::size_t gap, std::size_t element) {
+    return gap == 0 ? 0 : static_cast<std::int64_t>((sample_bytes + gap) / element);
+  };
+  segment.x_pitch = pitch(inputs_[kX].sample_bytes, inputs_[kX].gap, ElementBytes(kX));
+  segment.y_pitch = pitch(outputs_[kY].sample_bytes, outputs_[kY].gap, ElementBytes(kY));
   return segment;
 }
 
@@ -341,6 +379,10 @@ const void* StagedSegment::output(Out out) const {
 }
 
 double StagedSegment::OutputAt(Out out, std::int64_t index) const {
+  if (outputs_[out].gap != 0) {
+    const std::int64_t sample = index / (spec_.channels * spatial_);
+    index += sample * static_cast<std::int64_t>(outputs_[out].gap / ElementBytes(out));
+  }
   if (out == kScaleOut) return LoadElement(DType::kFloat32, output(out), index);
   if (out == kMeanOut || out == kRstdOut) return LoadElement(AccType(), output(out), index);
   if (out == kY && spec_.quantization != Quantization::kNone) {
@@ -354,14 +396,23 @@ std::string StagedSegment::StrayWrites() const {
   for (int in = 0; in < kInputs; ++in) {
     const Input& input = inputs_[static_cast<std::size_t>(in)];
     if (!input.copy.GuardsIntact()) stray += " beside input " + std::to_string(in);
-    if (IsOverwritten(in) || input.pristine.empty()) continue;
-    if (std::memcmp(input.copy.data(), input.pristine.data(), input.pristine.size()) != 0) {
-      stray += " to input " + std::to_string(in);
+    if (!GapsIntact(input.copy, input.sample_bytes, input.gap)) {
+      stray += " between samples of input " + std::to_string(in);
+    }
+    if (IsOverwritten(in)) continue;
+    for (std::size_t at = 0; at < input.pristine.size(); at += input.sample_bytes) {
+      const std::size_t n = at / input.sample_bytes;
+      if (std::memcmp(input.copy.data() + at + n * input.gap, input.pristine.data() + at,
+                      input.sample_bytes) != 0) {
+        stray += " to input " + std::to_string(in) + "'s sample " + std::to_string(n);
+      }
     }
   }
   for (int out = 0; out < kOutputs; ++out) {
-    if (!outputs_[static_cast<std::size_t>(out)].own.GuardsIntact()) {
-      stray += " beside output " + std::to_string(out);
+    const Output& output = outputs_[static_cast<std::size_t>(out)];
+    if (!output.own.GuardsIntact()) stray += " beside output " + std::to_string(out);
+    if (!GapsIntact(output.own, output.sample_bytes, output.gap)) {
+      stray += " between samples of output " + std::to_string(out);
     }
   }
   return stray.empty() ? "" : "written" + stray;
@@ -375,13 +426,16 @@ std::string StagedSegment::Differences(const StagedSegment& whole, std::int64_t 
     const auto* got = static_cast<const unsigned char*>(output(Out(out)));
     const auto* want = static_cast<const unsigned char*>(whole.output(Out(out)));
     if (got == nullptr || want == nullptr) continue;
-    const std::size_t sample = outputs_[static_cast<std::size_t>(out)].sample_bytes;
-    want += sample * static_cast<std::size_t>(first);
+    const Output& own = outputs_[static_cast<std::size_t>(out)];
+    const std::size_t sample = own.sample_bytes;
+    const std::size_t whole_gap = whole.outputs_[static_cast<std::size_t>(out)].gap;
+    want += (sample + whole_gap) * static_cast<std::size_t>(first);
     const std::size_t bytes = sample * static_cast<std::size_t>(samples_);
     const std::size_t element = ElementBytes(Out(out));
     std::size_t differing = 0, place = 0;
     for (std::size_t at = 0; at < bytes; at += element) {
-      if (std::memcmp(got + at, want + at, element) == 0) continue;
+      const std::size_t n = at / sample;
+      if (std::memcmp(got + at + n * own.gap, want + at + n * whole_gap, element) == 0) continue;
       if (differing++ == 0) place = at / element;
     }
     if (differing == 0) continue;

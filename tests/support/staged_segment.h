@@ -124,6 +124,9 @@ class StagedSegment {
   void WantStatistics(bool wanted);
   // Draws which outputs overwrite which inputs.
   void DrawPlacement(Random& random);
+  // Draws gaps between the samples of x and of y, whose elements are NaNs. Call it after
+  // DrawPlacement.
+  void DrawGaps(Random& random);
   // Draws offsets from 256-byte boundaries: whole elements or, for inputs, any bytes.
   void DrawOffsets(bool any_byte, Random& random);
 
@@ -132,12 +135,12 @@ class StagedSegment {
   // The pristine inputs, and no outputs.
   Segment Reference() const;
 
-  // The bytes written since Prepare; null if the output is not wanted.
+  // The bytes written since Prepare, with the gaps; null if the output is not wanted.
   const void* output(Out out) const;
   double OutputAt(Out out, std::int64_t index) const;
 
-  // Empty if nothing was written beside the outputs, nor to an input that is not overwritten by
-  // one.
+  // Empty if nothing was written beside the outputs or between their samples, nor to an input that
+  // is not overwritten by one.
   std::string StrayWrites() const;
   // Empty if the outputs equal those of samples [first, first + samples()) of another, byte by
   // byte; outputs that one of the two did not want are not compared.
@@ -146,12 +149,14 @@ class StagedSegment {
  private:
   struct Input {
     std::size_t sample_bytes = 0;  // 0: absent.
+    std::size_t gap = 0;           // Bytes between samples.
     std::vector<unsigned char> pristine;
     std::size_t offset = 0;
     GuardedBytes copy;
   };
   struct Output {
     std::size_t sample_bytes = 0;  // 0: absent.
+    std::size_t gap = 0;           // As the input's, in place of one.
     int in_place_of = -1;          // An In.
     std::size_t offset = 0;
     GuardedBytes own;

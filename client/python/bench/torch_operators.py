@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """normd.torch beside PyTorch: the host's cost of a call, and on a GPU replays beside the C ABI.
 
-    python3 bench/torch_operators.py --library=.../libnorm_kernels.so [--only=host,graphs]
+    python3 bench/torch_operators.py --library=.../libnorm_kernels.so [--only=host,graphs,slices]
     python3 bench/torch_operators.py --device=cpu
 
 `host` makes calls on small tensors, in turns, and gives the medians of the host's microseconds of
@@ -9,7 +9,8 @@ one call: of PyTorch's built-in, of normd.torch's for the same work, and their d
 CPU it is the processor time of one thread, the work on some hundred elements included. Its last
 line has one built-in in both columns, called by its binding and by torch.ops, as ours are.
 `graphs` replays 16 captured calls: of normd.torch, of the kernels' C ABI on the same tensors, and
-of PyTorch. Headline tensors and blocks: examples/kernelbench_run.py and examples/blocks.py.
+of PyTorch. `slices` normalizes columns and heads of fused projections, in turns as they are and by
+way of a copy, and gives the ratio of the medians. Headline tensors and blocks: examples/kernelbench_run.py and examples/blocks.py.
 """
 
 from __future__ import annotations
@@ -100,6 +101,43 @@ def host(device: str) -> None:
         print(f"{name:<24} {theirs:8.2f} {ours:12.2f} {ours - theirs:11.2f}")
 
 
+def slices(device: str) -> None:
+    tokens = 16384 if device == "cuda" else 1024
+    print("slices, us a call               as they are    copied  ratio")
+    for name, sizes, cut in (
+        ("heads, 32 of 48 x 128", (tokens, 48, 128), lambda whole: whole[:, :32]),
+        ("heads, 8 of 48 x 128", (tokens, 48, 128), lambda whole: whole[:, 32:40]),
+        ("columns, 4096 of 12288", (tokens, 12288), lambda whole: whole[:, :4096]),
+    ):
+        for dtype in (torch.float32, torch.bfloat16):
+            x = cut(torch.randn(sizes, device=device, dtype=dtype))
+            size = x.shape[-1]
+            weight = torch.randn(size, device=device, dtype=dtype)
+            calls: Pair = (
+                lambda x=x, size=size, weight=weight: normd.torch.rms_norm(x, size, weight),
+                lambda x=x, size=size, weight=weight: normd.torch.rms_norm(
+                    x.contiguous(), size, weight
+                ),
+            )
+            times = [[microseconds(call, device) for call in calls] for _ in range(ROUNDS)]
+            ours, copied = (statistics.median(each) for each in zip(*times[3:], strict=True))
+            label = f"{name} {dtype}".replace("torch.", "")
+            print(f"{label:<32} {ours:10.1f} {copied:9.1f} {ours / copied:6.2f}")
+
+
+def microseconds(call: Callable[[], object], device: str) -> float:
+    if device == "cuda":
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e3
+    before = time.process_time()
+    call()
+    return (time.process_time() - before) * 1e6
+
+
 def replayed(library: Any, op: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     """Prints one line of `graphs`."""
     groups = 32 if op == "group_norm" else None
@@ -147,7 +185,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--only", default="host,graphs")
+    parser.add_argument("--only", default="host,graphs,slices")
     options = parser.parse_args()
     on_cpu = options.device == "cpu"
     if not on_cpu and "graphs" in options.only and options.library is None:
@@ -160,6 +198,8 @@ def main() -> None:
             host(options.device)
         if "graphs" in options.only and not on_cpu:
             graphs(options.library)
+        if "slices" in options.only:
+            slices(options.device)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ struct Problem {
   norm_spec spec;
   std::int64_t samples, spatial, style_spatial;
   std::int64_t spatial_runs[4];
+  std::int64_t x_pitch, y_pitch;
   const norm_cuda_device* device;
   // Whether there are outputs and parameters that change how a batch is computed.
   bool mean_out, rstd_out, input_bias, same_params;
@@ -50,6 +51,8 @@ std::size_t WorkspaceBytes(const char* name, const norm_cuda_device* device, con
   problem.samples = tensors.samples;
   problem.spatial = tensors.spatial;
   problem.style_spatial = tensors.style_spatial;
+  problem.x_pitch = tensors.x_pitch;
+  problem.y_pitch = tensors.y_pitch;
   std::copy(std::begin(tensors.spatial_runs), std::end(tensors.spatial_runs),
             std::begin(problem.spatial_runs));
   problem.device = device;

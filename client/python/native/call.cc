@@ -19,6 +19,7 @@ struct Geometry {
   std::int64_t spatial = 1;
   std::int64_t trailing = 0;          // kAxes: the dimensions after the axes.
   std::int64_t spatial_runs[4] = {};  // With NORM_INTERLEAVED.
+  std::int64_t x_pitch = 0;           // As norm_tensors has it: x is read where it lies.
 };
 
 // Whether x is normalized over a dimension, with Form::kAxes.
@@ -116,6 +117,22 @@ bool HasPerSample(const Call& call) {
   return call.gate || call.scale || call.shift || call.style_index || call.style_weights;
 }
 
+// Leaves x where it lies if its samples are slices of a wider tensor. Samples that lie together, as
+// the heads of a token, become the positions of one. Call it when the axes are innermost.
+void TakePitch(Call& call, Geometry* geometry) {
+  const Pitched lies(call.x);
+  if (lies.pitch == 0 || lies.block_dim > call.axis || call.spec.statistics == NORM_GIVEN) return;
+  const std::int64_t together = call.x.Count(lies.block_dim, call.axis);
+  if (together > 1) {
+    if (HasPerSample(call) || call.groups != 1) return;
+    call.spec.layout = NORM_CHANNELS_LAST;
+    call.spec.rows = NORM_ROWS_POSITION;
+    geometry->samples = call.x.Count(0, lies.block_dim);
+    geometry->spatial = together;
+  }
+  geometry->x_pitch = lies.pitch;
+}
+
 // Rows of consecutive elements if the axes are innermost, else rows of positions.
 Geometry DivideAxes(Call& call) {
   if (call.more_axes != 0) return DivideAxesApart(call);
@@ -128,6 +145,7 @@ Geometry DivideAxes(Call& call) {
   geometry.trailing = x.dims() - end;
   if (geometry.trailing == 0) {
     geometry.spatial = 1;
+    TakePitch(call, &geometry);
     return geometry;
   }
   const Order axes_last{call.axis, call.axes};
@@ -153,6 +171,8 @@ Geometry DivideFeatures(Call& call) {
   call.spec.rows = NORM_ROWS_POSITION;
   geometry.samples = x.size(0);
   geometry.spatial = x.Count(1, x.dims() - 1);
+  const Pitched lies(x);
+  if (lies.block_dim == 1) geometry.x_pitch = lies.pitch;
   return geometry;
 }
 
@@ -283,6 +303,22 @@ class Results {
  public:
   explicit Results(Call& call) : call_(call) {}
 
+  // The result of x's shape. `pitch` is x's, and becomes that of an out variant's tensor that lies
+  // as x does, or 0.
+  void* PlaceY(std::int32_t dtype, const Order& order, std::int64_t* pitch) {
+    const Tensor& x = call_.x;
+    if (*pitch == 0 || !call_.out_variant || !call_.y || !x.SameStrides(call_.y)) {
+      *pitch = 0;
+      return Place("out", call_.y, x.sizes(), x.dims(), dtype, order);
+    }
+    Take("out", call_.y, x.sizes(), x.dims(), dtype, x.strides());
+    if (!OverlapsInput(call_.y)) return call_.y.data();
+    *pitch = 0;
+    std::int64_t strides[kMaxResultDims];
+    order.Strides(x.sizes(), x.dims(), strides);
+    return AddTemporary(call_.y, x.sizes(), x.dims(), dtype, strides);
+  }
+
   // A result of these sizes in this order. If an out variant's tensor has another layout, the
   // kernels write to a temporary, which Finish copies.
   void* Place(const char* argument, Tensor& out, const std::int64_t* sizes, std::int64_t dims,
@@ -355,7 +391,7 @@ class Results {
   // Whether the kernels would read their own output: an input's bytes other than in place.
   bool OverlapsInput(const Tensor& out) const {
     const auto bytes = [](const Tensor& tensor) {
-      return tensor.elements() * ElementBytes(tensor.dtype());
+      return tensor.extent() * ElementBytes(tensor.dtype());
     };
     const char* const begin = static_cast<const char*>(out.data());
     const char* const end = begin + bytes(out);
@@ -365,7 +401,7 @@ class Results {
       if (!*input) continue;
       const char* at = static_cast<const char*>(input->data());
       if (at == begin && (input == &call_.x || input == &call_.residual) &&
-          out.dtype() == input->dtype() && out.SameShape(*input)) {
+          out.dtype() == input->dtype() && out.SameStrides(*input)) {
         continue;
       }
       if (at < end && begin < at + bytes(*input)) return true;
@@ -442,7 +478,7 @@ void Run(Call& call) {
   const Geometry geometry = Divide(call);
   CheckStyleBank(call);
   const Order& order = geometry.order;
-  PutInOrder(call.x, order);
+  if (geometry.x_pitch == 0) PutInOrder(call.x, order);
   norm_spec& spec = call.spec;
   spec.residual = static_cast<bool>(call.residual);
   spec.gate = static_cast<bool>(call.gate);
@@ -454,6 +490,7 @@ void Run(Call& call) {
   tensors.spatial = geometry.spatial;
   std::copy_n(geometry.spatial_runs, 4, tensors.spatial_runs);
   tensors.x = call.x.data();
+  tensors.x_pitch = tensors.y_pitch = geometry.x_pitch;
   tensors.residual = Alike(call, "residual", call.residual, order);
   tensors.other = Alike(call, "other", call.other, order);
   tensors.gate = PerSample(call, "gate", call.gate, geometry.samples, spec.channels);
@@ -464,7 +501,7 @@ void Run(Call& call) {
 
   Results results(call);
   const Tensor& x = call.x;
-  tensors.y = results.Place("out", call.y, x.sizes(), x.dims(), OutputDType(call), order);
+  tensors.y = results.PlaceY(OutputDType(call), order, &tensors.y_pitch);
   if (spec.residual_out != 0) {
     tensors.residual_out =
         results.Place("residual_out", call.residual_out, x.sizes(), x.dims(), x.dtype(), order);

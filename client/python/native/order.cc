@@ -30,6 +30,25 @@ bool Order::Has(const Tensor& tensor) const {
   return same || empty;
 }
 
+Pitched::Pitched(const Tensor& tensor) : block_dim(tensor.dims()) {
+  const auto is_one = [&](std::int64_t dim) { return tensor.size(dim) == 1; };
+  std::int64_t elements = 1;
+  while (block_dim > 0 && (is_one(block_dim - 1) || tensor.strides()[block_dim - 1] == elements)) {
+    elements *= tensor.size(--block_dim);
+  }
+  std::int64_t wanted = 0;
+  for (std::int64_t dim = block_dim - 1; dim >= 0; --dim) {
+    if (is_one(dim)) continue;
+    const std::int64_t stride = tensor.strides()[dim];
+    if (pitch == 0) pitch = wanted = stride;
+    if (stride != wanted || stride < elements) {
+      pitch = 0;
+      return;
+    }
+    wanted *= tensor.size(dim);
+  }
+}
+
 void PutInOrder(Tensor& tensor, const Order& order) {
   if (!tensor || order.Has(tensor)) return;
   std::int64_t strides[kMaxResultDims];

@@ -27,6 +27,15 @@ struct Order {
   bool Has(const Tensor& tensor) const;
 };
 
+// How a tensor lies that is row-major but for one distance: blocks of its last dimensions lie
+// together, `pitch` elements from one to the next.
+struct Pitched {
+  std::int64_t block_dim = 0;  // The first dimension of a block.
+  std::int64_t pitch = 0;      // 0: the tensor does not lie so, or it is row-major.
+
+  explicit Pitched(const Tensor& tensor);
+};
+
 // Replaces a tensor of at most kMaxResultDims dimensions in another order by a copy in this one. An
 // empty one stays.
 void PutInOrder(Tensor& tensor, const Order& order);

@@ -55,6 +55,23 @@ bool Tensor::SameShape(const Tensor& other) const {
   return dims_ == other.dims_ && std::equal(sizes_, sizes_ + dims_, other.sizes_);
 }
 
+std::int64_t Tensor::extent() const {
+  std::int64_t last = 0;
+  for (std::int64_t i = 0; i < dims_; ++i) {
+    if (sizes_[i] == 0) return 0;
+    last += (sizes_[i] - 1) * strides_[i];
+  }
+  return last + 1;
+}
+
+bool Tensor::SameStrides(const Tensor& other) const {
+  if (!SameShape(other)) return false;
+  for (std::int64_t i = 0; i < dims_; ++i) {
+    if (sizes_[i] > 1 && strides_[i] != other.strides_[i]) return false;
+  }
+  return true;
+}
+
 Tensor Arguments::NextOptional() {
   const std::unique_ptr<StableIValue> value(reinterpret_cast<StableIValue*>(*next_++));
   return value ? Tensor(reinterpret_cast<TensorHandle>(*value)) : Tensor();

@@ -60,7 +60,11 @@ class Tensor {
   // The product of the sizes of dimensions [begin, end).
   std::int64_t Count(std::int64_t begin, std::int64_t end) const;
   std::int64_t elements() const { return Count(0, dims_); }
+  // Elements from the first to after the last in memory.
+  std::int64_t extent() const;
   bool SameShape(const Tensor& other) const;
+  // The same shape, and strides where they count.
+  bool SameStrides(const Tensor& other) const;
   bool SameDevice(const Tensor& other) const {
     return device_type_ == other.device_type_ && device_index_ == other.device_index_;
   }

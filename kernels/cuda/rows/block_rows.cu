@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads,
   const std::uint32_t number = threadIdx.x / kLanes;
   const int warp = static_cast<int>(kOfWarp ? OfWarp(number) : number);
   const int begin = warp * kRunBytes;
-  const Row row = FindRow(batch, blockIdx.x);
+  const Row row = FindRowBetweenGaps(batch, blockIdx.x);
   const int row_bytes = static_cast<int>(row.bytes);
   const int left = ClampToRun(row_bytes - begin, kRunBytes);
   const int bytes = min(left, kRunBytes);

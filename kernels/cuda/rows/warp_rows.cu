@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads, MinBlocks(WantedBlocks<T, Params>(),
   // Lanes after the last row take part: shuffles need the whole warp.
   const bool exists = index < batch.rows;
   if (!kNarrow && !exists) return;
-  const Row row = FindRow(batch, exists ? index : batch.rows - 1);
+  const Row row = FindRowBetweenGaps(batch, exists ? index : batch.rows - 1);
   const int bytes = exists ? static_cast<int>(row.bytes) : 0;
 
   Vector vectors[G];

@@ -201,7 +201,7 @@ class RowOutput {
     ForVectors<T>(team_, row_.segment->elements, elements_, [&](const StageElements& at) {
       A values[kCount];
       Results(at, values);
-      access_.Store(row_.segment->y, at, values);
+      access_.Store(YOf(batch_, row_), at, values);
     });
   }
 

@@ -97,12 +97,16 @@ __device__ inline LeanPlace PlaceLeanRow(const StageBatch& batch, const LeanTeam
   if constexpr (Kind::kBias || Kind::kResidual) place.sum = segment.residual_out + offset;
   place.first_channel = team.thread * kPerVector<T>;
   const std::uint32_t groups = batch.groups.value();
-  if (Kind::kModulated || groups != 1) {
+  if (Kind::kModulated || groups != 1 || batch.has_gaps) {
     const std::uint32_t outer = batch.groups.Divide(local);
     const std::uint32_t group = local - outer * groups;
     std::uint32_t sample = outer;
     if (batch.positions_outside) sample = segment.positions.Divide(outer);
     place.first_channel += static_cast<int>(group * batch.channels_per_group);
+    if (batch.has_gaps) {
+      place.x += sample * batch.x_gap;
+      place.y += sample * batch.y_gap;
+    }
     if constexpr (Kind::kModulated) {
       place.of_channels =
           (sample * batch.channels + place.first_channel) * static_cast<int>(sizeof(T));

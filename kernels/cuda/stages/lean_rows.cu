@@ -168,7 +168,8 @@ __global__ void __launch_bounds__(kBlockThreads, kRunBlocks)
         PlaceLeanRow<Kind>(batch, team, run.segment, run.first + (exists ? row : 0));
     LeanRow<Kind> held(batch, team, place, exists ? vectors : 0, &table);
     held.Load();
-    if (row + teams < run.rows) PrefetchRow<Kind>(batch, team, place, run.segment, teams);
+    if (row + teams < run.rows && !batch.has_gaps)
+      PrefetchRow<Kind>(batch, team, place, run.segment, teams);
     if (begin == 0) FillTable<Kind>(batch, run, vectors, &table);
     FinishRow(batch, team, place, held, partials[turn], largest);
   }

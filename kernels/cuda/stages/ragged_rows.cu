@@ -42,7 +42,7 @@ class RaggedRow {
 
   __device__ void Load() {
     T residual[kElements];
-    Read(row_.segment->x, values_);
+    Read(XOf(batch_, row_), values_);
     Read(row_.segment->residual, residual);
     T* const sum = reinterpret_cast<T*>(row_.segment->residual_out) + row_.begin + first_;
 #pragma unroll
@@ -69,7 +69,7 @@ class RaggedRow {
     const std::int64_t channel = row_.first_channel + first_;
     const P* const gamma = static_cast<const P*>(batch_.gamma.data) + channel;
     const P* const beta = static_cast<const P*>(batch_.beta.data) + channel;
-    T* const y = reinterpret_cast<T*>(row_.segment->y) + row_.begin + first_;
+    T* const y = reinterpret_cast<T*>(YOf(batch_, row_)) + row_.begin + first_;
     const bool centered = batch_.statistics == Statistics::kMeanVariance;
     const float residue = -scale.residue * scale.rstd;
 #pragma unroll

@@ -108,6 +108,7 @@ struct StageBatch {
   bool scaled_first;     // Scaled by gamma before rstd: ScalesFirst of stage_plan.h.
   bool only_statistics;  // The statistics of x are the only results.
   bool deviations;       // With only_statistics: rstd_out takes sqrt(variance + eps).
+  bool has_gaps;         // Between samples: rows lie together or a group's interleave.
   std::int64_t channels;
   ParamVector input_bias;
   ParamVector mean;
@@ -117,6 +118,9 @@ struct StageBatch {
   Constant scale_offset;
   ScatteredRuns runs;  // With RowPlaces::kScattered, for every segment.
   StageSegment segments[kMaxStageSegments];
+  // With has_gaps: the bytes between two samples.
+  std::int64_t x_gap;
+  std::int64_t y_gap;
 };
 static_assert(sizeof(StageBatch) <= 4000, "kernel parameters hold 4096 bytes");
 
@@ -161,6 +165,14 @@ __device__ inline StageRow FindStageRow(const StageBatch& batch, std::uint32_t i
     if (batch.places == RowPlaces::kScattered) row.begin += batch.runs.OfPosition(position);
   }
   return row;
+}
+
+// Where x and y would begin if the gaps before the row's sample were none.
+__device__ inline const char* XOf(const StageBatch& batch, const StageRow& row) {
+  return row.segment->x + (batch.has_gaps ? row.sample * batch.x_gap : 0);
+}
+__device__ inline char* YOf(const StageBatch& batch, const StageRow& row) {
+  return row.segment->y + (batch.has_gaps ? row.sample * batch.y_gap : 0);
 }
 
 // Element `element` of a row among those of x.

@@ -55,7 +55,7 @@ class StageAccess {
   __device__ void StoreQuantized(const StageElements& at, const A (&values)[kCount],
                                  A factor) const {
     const uint2 bytes = Quantize(batch_.quantization, values, factor);
-    char* const y = row_.segment->y;
+    char* const y = YOf(batch_, row_);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if (i < at.present) {
@@ -72,7 +72,7 @@ class StageAccess {
       Load(segment.residual_out, at, values);
       return;
     }
-    Load(segment.x, at, values);
+    Load(XOf(batch_, row_), at, values);
     A others[kCount];
     if (batch_.combine_input != Combine::kNone) {
       Load(segment.other, at, others);

@@ -103,6 +103,7 @@ StageSegment EntryOf(const NormSpec& spec, const Segment& segment, const StageRo
   const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
   const std::int64_t accumulator = spec.dtype == DType::kFloat64 ? 8 : 4;
   const bool quantized = spec.quantization != Quantization::kNone;
+  const SampleGaps gaps = GapsOf(spec, segment);
   const std::int64_t elements = done * spec.channels * segment.spatial;
   const std::int64_t channels = done * spec.channels * element;
   const std::int64_t skipped_rows = done * rows.rows_of_sample();
@@ -110,8 +111,9 @@ StageSegment EntryOf(const NormSpec& spec, const Segment& segment, const StageRo
                                   ? (rows.elements + kQuantizationBlock - 1) / kQuantizationBlock
                                   : 1;
   StageSegment entry = {};
-  entry.x = SkipBytes(static_cast<const char*>(segment.x), elements * element);
-  entry.y = SkipBytes(static_cast<char*>(segment.y), elements * (quantized ? 1 : element));
+  entry.x = SkipBytes(static_cast<const char*>(segment.x), (elements + done * gaps.x) * element);
+  entry.y = SkipBytes(static_cast<char*>(segment.y),
+                      (elements + done * gaps.y) * (quantized ? 1 : element));
   entry.residual = SkipBytes(static_cast<const char*>(segment.residual), elements * element);
   entry.residual_out = SkipBytes(static_cast<char*>(segment.residual_out), elements * element);
   entry.other = SkipBytes(static_cast<const char*>(segment.other), elements * element);
@@ -139,8 +141,9 @@ bool IsAligned(const StageBatch& batch) {
   if (batch.places != RowPlaces::kTogether) return false;
   const auto element = static_cast<std::int64_t>(SizeOf(batch.dtype));
   const bool quantized = batch.quantization != Quantization::kNone;
-  std::uintptr_t bits = 0;
-  std::uintptr_t y_bits = 0;
+  auto bits = static_cast<std::uintptr_t>(batch.x_gap);
+  auto y_bits = static_cast<std::uintptr_t>(batch.y_gap);
+  if (!quantized) bits |= y_bits;
   for (int i = 0; i < batch.segment_count; ++i) {
     const StageSegment& segment = batch.segments[i];
     for (const char* tensor : {segment.x, segment.residual,
@@ -151,6 +154,19 @@ bool IsAligned(const StageBatch& batch) {
     (quantized ? y_bits : bits) |= reinterpret_cast<std::uintptr_t>(segment.y);
   }
   return bits % kVectorBytes == 0 && y_bits % static_cast<std::uintptr_t>(16 / element) == 0;
+}
+
+// Sets the gaps of the launch. False if its kernels do not find rows between gaps.
+bool SetGaps(const Launch& launch, StageBatch* batch) {
+  if (!launch.gaps.any()) return true;
+  if (batch->places != RowPlaces::kTogether && batch->places != RowPlaces::kInterleaved) {
+    return false;
+  }
+  const auto element = static_cast<std::int64_t>(SizeOf(launch.spec.dtype));
+  batch->has_gaps = true;
+  batch->x_gap = launch.gaps.x * element;
+  batch->y_gap = launch.gaps.y * (launch.spec.quantization != Quantization::kNone ? 1 : element);
+  return true;
 }
 
 // Calls enqueue(batch), which returns a cudaError_t, for batches that hold all rows of the launch.
@@ -164,6 +180,8 @@ Status ForEachStageBatch(const Launch& launch, const char* what, StageBatch batc
     batch.rows = 0;
     return ToStatus(error, what);
   };
+  // Without gaps in the batch, its samples are entries of their own.
+  const std::int64_t most = SetGaps(launch, &batch) ? kMaxRows : 1;
   for (std::size_t i = 0; i < launch.count; ++i) {
     const Segment& segment = launch.segments[i];
     const StageRows rows = RowsOfStages(launch.spec, segment.spatial);
@@ -171,7 +189,8 @@ Status ForEachStageBatch(const Launch& launch, const char* what, StageBatch batc
       const std::int64_t samples =
           batch.segment_count == kMaxStageSegments
               ? 0
-              : std::min(segment.samples - done, (kMaxRows - batch.rows) / rows.rows_of_sample());
+              : std::min({segment.samples - done, most,
+                          (kMaxRows - batch.rows) / rows.rows_of_sample()});
       if (samples == 0 && batch.rows == 0) {
         return Status(StatusCode::kUnsupported, "spatial: 2^31 rows in a sample, wanted fewer");
       }
