@@ -1,4 +1,4 @@
-#include "operations/group_norm.h"
+#include "operations/makers.h"
 
 #include "operations/channel_norm.h"
 #include "operations/field_checks.h"

@@ -1,4 +1,4 @@
-#include "operations/instance_norm.h"
+#include "operations/makers.h"
 
 #include "operations/channel_norm.h"
 #include "operations/field_checks.h"

@@ -1,6 +1,7 @@
 #include "operations/layer_norm.h"
 
 #include "operations/axes_norm.h"
+#include "operations/makers.h"
 
 namespace normd {
 

@@ -3,17 +3,11 @@
 #ifndef NORMD_OPERATIONS_LAYER_NORM_H_
 #define NORMD_OPERATIONS_LAYER_NORM_H_
 
-#include <memory>
-
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "operations/field_checks.h"
 #include "operations/normalized_shape_norm.h"
-#include "operations/operation.h"
 
 namespace normd {
-
-// InvalidArgument names the first field of `layer_norm` that is wrong.
-absl::StatusOr<std::unique_ptr<Operation>> MakeLayerNorm(const v1::ModelConfig& config);
 
 // For operations whose message has LayerNorm's fields. `operation` is the name of the config's
 // field.

@@ -1,4 +1,4 @@
-#include "operations/linear_norm.h"
+#include "operations/makers.h"
 
 #include <optional>
 #include <string>

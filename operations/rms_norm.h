@@ -4,17 +4,11 @@
 #ifndef NORMD_OPERATIONS_RMS_NORM_H_
 #define NORMD_OPERATIONS_RMS_NORM_H_
 
-#include <memory>
-
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "operations/field_checks.h"
 #include "operations/normalized_shape_norm.h"
-#include "operations/operation.h"
 
 namespace normd {
-
-// InvalidArgument names the first field of `rms_norm` that is wrong.
-absl::StatusOr<std::unique_ptr<Operation>> MakeRmsNorm(const v1::ModelConfig& config);
 
 // For operations whose message has RmsNorm's fields. `operation` is the name of the config's field.
 template <typename Message>
