@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -26,6 +27,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/descriptor.h"
+#include "base/periodic_thread.h"
 #include "base/printable.h"
 #include "flags/version.h"
 #include "kernels/cpu/normalize.h"
@@ -41,7 +43,6 @@
 #include "server/exec/executor.h"
 #include "server/http/http_tls.h"
 #include "server/identity/access.h"
-#include "server/identity/access_watch.h"
 #include "server/log/server_log.h"
 #include "server/metrics/exposer.h"
 #include "server/metrics/metrics.h"
@@ -341,8 +342,12 @@ int Serve(const ServerConfig& config, ServerLog& log) {
   AuditLog audit(clock, [&log](const std::string& line) { log.WriteRequestLine(line); });
   const Authorizer authorizer({AdminOf(config), access->get(), &audit}, clock);
   accept.authorizer = &authorizer;
-  std::optional<AccessWatch> access_watch;
-  if (*access != nullptr) access_watch.emplace(**access);
+  std::optional<PeriodicThread> access_watch;
+  if (*access != nullptr) {
+    // It logs what is wrong.
+    access_watch.emplace("policy", std::chrono::seconds(1),
+                         [&access] { (*access)->CheckFiles().IgnoreError(); });
+  }
   const auto handover = HandoverOf(config, shared, authorizer, *metrics);
   if (!handover.ok()) return queue.Close(), StartFailed(handover.status());
   CallEnvironment environment{CallsOf(config), accept};

@@ -5,12 +5,12 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
-#include "base/mutex.h"
+#include "base/periodic_thread.h"
 #include "server/http/http_message.h"
 #include "server/metrics/metrics.h"
 #include "server/metrics/scraper.h"
@@ -44,7 +44,7 @@ class LivePage {
   void Stop();
 
  private:
-  void ReadPeriodically();
+  void ReadTraffic();
   std::string MakeText();
 
   Metrics& metrics_;
@@ -53,11 +53,8 @@ class LivePage {
   TrafficHistory history_;
   std::string text_;  // Only for the scraper's thread, as the next.
   TimePoint text_at_{};
-  Mutex mutex_;
-  CondVar ended_;
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   Scraper scraper_;
-  std::thread reader_;  // Last: it uses the others.
+  std::optional<PeriodicThread> reader_;  // Last: it uses the others.
 };
 
 }  // namespace normd
