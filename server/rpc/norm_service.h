@@ -3,6 +3,10 @@
 #ifndef NORMD_SERVER_RPC_NORM_SERVICE_H_
 #define NORMD_SERVER_RPC_NORM_SERVICE_H_
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -13,9 +17,18 @@
 #include "server/rpc/norm_messages.h"
 #include "server/rpc/raw_service.h"
 #include "server/rpc/readiness.h"
-#include "server/rpc/server_info.h"
 
 namespace normd {
+
+// What GetServerInfo tells beside what the accept path knows.
+struct ServerInfo {
+  std::string version;
+  std::string cuda;
+  std::string simd;
+  std::vector<std::string> lanes;
+  std::int64_t max_inflight_bytes = 0;
+  std::string shared_memory_listen;
+};
 
 // Thread-safe. No handler blocks: loads and unloads run on CallEnvironment::loads, lists on
 // CallEnvironment::lists, and all other calls end at once or in a completion. Every call passes the
