@@ -3,8 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/exec/cpu_backend.h"
-#include "server/exec/cuda_backend.h"
 #include "server/exec/device_spec.h"
 #include "spdlog/spdlog.h"
 

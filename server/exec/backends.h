@@ -4,9 +4,14 @@
 #define NORMD_SERVER_EXEC_BACKENDS_H_
 
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "server/exec/backend.h"
+
+namespace normd::norm::cpu {
+class Executor;
+}  // namespace normd::norm::cpu
 
 namespace normd {
 
@@ -15,6 +20,20 @@ namespace normd {
 // which it logs in one line. `metrics` and `clock` outlive the backend.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options,
                                                        Metrics& metrics, const Clock& clock);
+
+// Keeps a model's host parameters and, for a fused layer, the packed weight.
+std::unique_ptr<Backend> CreateCpuBackend(const BackendOptions& options, Metrics& metrics,
+                                          const Clock& clock);
+// The model's CpuProgram. `kernels` outlives it. ResourceExhausted when it does not fit.
+absl::StatusOr<std::unique_ptr<BackendState>> MakeCpuProgram(const Model& model,
+                                                             const norm::cpu::Executor& kernels);
+
+// Uses the CUDA devices of `ordinals`; empty: every device. FailedPrecondition, with the reason, if
+// this build has no CUDA backend, or the machine no driver, no device, or not the named one. The
+// build selects the source that implements it.
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const std::vector<int>& ordinals,
+                                                           const BackendOptions& options,
+                                                           Metrics& metrics, const Clock& clock);
 
 }  // namespace normd
 
