@@ -11,9 +11,8 @@
 #include "server/accept/message_limits.h"
 #include "server/net/process_limits.h"
 #include "server/net/tls_opening.h"
-#include "server/rpc/plain_credentials.h"
+#include "server/rpc/credentials.h"
 #include "server/rpc/received_message.h"
-#include "server/rpc/tls_credentials.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {
