@@ -1,4 +1,4 @@
-// The makers of all operations, each defined in the source of its operation.
+// The makers of all operations, which operations.cc lists.
 
 #ifndef NORMD_OPERATIONS_MAKERS_H_
 #define NORMD_OPERATIONS_MAKERS_H_

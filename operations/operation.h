@@ -1,5 +1,5 @@
-// What a model computes, as the rest of the server and `--verify` know it. Each operation is a
-// source of this folder, registered in operations.cc; nobody else asks which one a model has.
+// What a model computes, as the rest of the server and `--verify` know it. A function of makers.h
+// makes each operation, registered in operations.cc; nobody else asks which one a model has.
 
 #ifndef NORMD_OPERATIONS_OPERATION_H_
 #define NORMD_OPERATIONS_OPERATION_H_
