@@ -21,7 +21,6 @@ std::size_t WholePages(std::size_t bytes);
 
 // The caller and the requests, calls and responses with tensors in it hold the region. Thread-safe
 // except for its bytes.
-// but for its bytes.
 class Region : public std::enable_shared_from_this<Region> {
  public:
   virtual ~Region() = default;

@@ -1,9 +1,6 @@
 #include "operations/axes_norm.h"
 
-#include <algorithm>
-#include <cstddef>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

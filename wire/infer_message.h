@@ -6,7 +6,6 @@
 #ifndef NORMD_WIRE_INFER_MESSAGE_H_
 #define NORMD_WIRE_INFER_MESSAGE_H_
 
-#include <cstddef>
 #include <cstdint>
 
 #include "absl/strings/string_view.h"

@@ -4,7 +4,6 @@
 #define NORMD_WIRE_INFER_REQUEST_H_
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/container/inlined_vector.h"

@@ -4,7 +4,6 @@
 #define NORMD_CLIENT_FLEET_HEALTH_PROBER_H_
 
 #include <memory>
-#include <string>
 #include <thread>
 #include <vector>
 

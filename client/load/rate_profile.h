@@ -4,7 +4,6 @@
 #define NORMD_CLIENT_LOAD_RATE_PROFILE_H_
 
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"

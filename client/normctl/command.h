@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "client/client.h"

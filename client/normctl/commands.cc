@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/types/span.h"
 #include "base/nearest_name.h"
 #include "client/channel_security.h"
 #include "client/connection_flags.h"

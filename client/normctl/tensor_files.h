@@ -3,7 +3,6 @@
 #ifndef NORMD_CLIENT_NORMCTL_TENSOR_FILES_H_
 #define NORMD_CLIENT_NORMCTL_TENSOR_FILES_H_
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -5,7 +5,6 @@
 #define NORMD_CLIENT_NORMLOAD_PREFLIGHT_H_
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"

@@ -5,7 +5,6 @@
 #define NORMD_CLIENT_NORMLOAD_SERVER_METRICS_H_
 
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"

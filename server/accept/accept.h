@@ -3,10 +3,8 @@
 #ifndef NORMD_SERVER_ACCEPT_ACCEPT_H_
 #define NORMD_SERVER_ACCEPT_ACCEPT_H_
 
-#include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"

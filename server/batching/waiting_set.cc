@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <cassert>
 #include <chrono>
-#include <limits>
 #include <numeric>
 #include <tuple>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "server/batching/spare_node.h"
 

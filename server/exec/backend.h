@@ -8,8 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "base/clock.h"
 #include "base/page_locker.h"
 #include "base/shared_device_memory.h"
 #include "server/exec/lane.h"

@@ -1,7 +1,5 @@
 #include "server/exec/backends.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "server/exec/device_spec.h"
 #include "spdlog/spdlog.h"

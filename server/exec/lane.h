@@ -3,12 +3,10 @@
 #ifndef NORMD_SERVER_EXEC_LANE_H_
 #define NORMD_SERVER_EXEC_LANE_H_
 
-#include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
-#include "absl/status/status.h"
 #include "server/batching/request.h"
 #include "server/exec/memory_access.h"
 

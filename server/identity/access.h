@@ -3,7 +3,6 @@
 #ifndef NORMD_SERVER_IDENTITY_ACCESS_H_
 #define NORMD_SERVER_IDENTITY_ACCESS_H_
 
-#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>

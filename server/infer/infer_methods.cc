@@ -1,7 +1,6 @@
 #include "server/infer/infer_methods.h"
 
 #include <memory>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/printable.h"

@@ -1,13 +1,10 @@
 #include "server/metrics/metrics.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <map>
 #include <sstream>
-#include <tuple>
 #include <utility>
-#include <vector>
 
 #include "base/mutex.h"
 #include "prometheus/text_serializer.h"

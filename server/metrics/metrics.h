@@ -8,7 +8,6 @@
 #ifndef NORMD_SERVER_METRICS_METRICS_H_
 #define NORMD_SERVER_METRICS_METRICS_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>

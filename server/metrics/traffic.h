@@ -4,7 +4,6 @@
 #define NORMD_SERVER_METRICS_TRAFFIC_H_
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>

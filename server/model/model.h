@@ -3,14 +3,12 @@
 #ifndef NORMD_SERVER_MODEL_MODEL_H_
 #define NORMD_SERVER_MODEL_MODEL_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/shape.h"
 #include "kernels/types.h"

@@ -3,7 +3,6 @@
 #ifndef NORMD_SERVER_NET_HEAP_TRIM_H_
 #define NORMD_SERVER_NET_HEAP_TRIM_H_
 
-#include <chrono>
 #include <cstdint>
 
 #include "base/clock.h"

@@ -3,7 +3,6 @@
 #ifndef NORMD_SERVER_RPC_CONTROL_MESSAGES_H_
 #define NORMD_SERVER_RPC_CONTROL_MESSAGES_H_
 
-#include <optional>
 #include <type_traits>
 
 #include "absl/status/status.h"

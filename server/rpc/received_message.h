@@ -3,7 +3,6 @@
 #ifndef NORMD_SERVER_RPC_RECEIVED_MESSAGE_H_
 #define NORMD_SERVER_RPC_RECEIVED_MESSAGE_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 

@@ -4,7 +4,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "server/exec/cuda/cuda_device.h"
 #include "server/exec/device/device_backend.h"
 

@@ -3,7 +3,6 @@
 #ifndef NORMD_SERVER_EXEC_DEVICE_PINNED_STAGER_H_
 #define NORMD_SERVER_EXEC_DEVICE_PINNED_STAGER_H_
 
-#include <cstddef>
 #include <cstdint>
 
 #include "base/clock.h"

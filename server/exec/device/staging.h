@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <deque>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
