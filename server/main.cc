@@ -14,7 +14,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -142,6 +141,14 @@ absl::StatusOr<std::unique_ptr<Access>> AccessOf(const ServerConfig& config, Cal
                                                  Metrics& metrics) {
   if (config.policy_file.empty()) return std::unique_ptr<Access>();
   return Access::Create({config.policy_file, config.tokens_file}, callers, metrics);
+}
+
+// Null without a policy.
+std::unique_ptr<PeriodicThread> FollowPolicy(Access* access) {
+  if (access == nullptr) return nullptr;
+  // It logs what is wrong.
+  return std::make_unique<PeriodicThread>("policy", std::chrono::seconds(1),
+                                          [access] { access->CheckFiles().IgnoreError(); });
 }
 
 AdminCalls AdminOf(const ServerConfig& config) {
@@ -341,12 +348,7 @@ int Serve(const ServerConfig& config, ServerLog& log) {
   AuditLog audit(clock, [&log](const std::string& line) { log.WriteRequestLine(line); });
   const Authorizer authorizer({AdminOf(config), access->get(), &audit}, clock);
   accept.authorizer = &authorizer;
-  std::optional<PeriodicThread> access_watch;
-  if (*access != nullptr) {
-    // It logs what is wrong.
-    access_watch.emplace("policy", std::chrono::seconds(1),
-                         [&access] { (*access)->CheckFiles().IgnoreError(); });
-  }
+  const auto access_watch = FollowPolicy(access->get());
   const auto handover = HandoverOf(config, shared, authorizer, *metrics);
   if (!handover.ok()) return queue.Close(), StartFailed(handover.status());
   CallEnvironment environment{CallsOf(config), accept};
