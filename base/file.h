@@ -1,7 +1,6 @@
 // Files that may be malformed, half written, or links that lead elsewhere.
 
-#ifndef NORMD_BASE_FILE_H_
-#define NORMD_BASE_FILE_H_
+#pragma once
 
 #include <sys/stat.h>
 
@@ -78,5 +77,3 @@ class InputFile {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_BASE_FILE_H_

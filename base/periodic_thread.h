@@ -1,7 +1,6 @@
 // One thread for work that is due again and again, and that may block.
 
-#ifndef NORMD_BASE_PERIODIC_THREAD_H_
-#define NORMD_BASE_PERIODIC_THREAD_H_
+#pragma once
 
 #include <functional>
 #include <thread>
@@ -33,5 +32,3 @@ class PeriodicThread {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_BASE_PERIODIC_THREAD_H_

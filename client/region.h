@@ -1,7 +1,6 @@
 // Memory of any kind that requests name instead of carrying their tensors.
 
-#ifndef NORMD_CLIENT_REGION_H_
-#define NORMD_CLIENT_REGION_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -59,5 +58,3 @@ class Region : public std::enable_shared_from_this<Region> {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_REGION_H_

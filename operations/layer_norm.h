@@ -1,7 +1,6 @@
 // LayerNorm: the trailing dimensions, or those that `axes` names, are a row.
 
-#ifndef NORMD_OPERATIONS_LAYER_NORM_H_
-#define NORMD_OPERATIONS_LAYER_NORM_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "operations/field_checks.h"
@@ -27,5 +26,3 @@ NormCase LayerNormCaseOf(const Message& message) {
 }
 
 }  // namespace normd
-
-#endif  // NORMD_OPERATIONS_LAYER_NORM_H_

@@ -1,7 +1,6 @@
 // The makers of all operations, which operations.cc lists.
 
-#ifndef NORMD_OPERATIONS_MAKERS_H_
-#define NORMD_OPERATIONS_MAKERS_H_
+#pragma once
 
 #include <memory>
 
@@ -30,5 +29,3 @@ OperationMaker MakeConditionalInstanceNorm;
 OperationMaker MakeScaleNorm;  // Rows are divided by their Euclidean norm, times one number.
 
 }  // namespace normd
-
-#endif  // NORMD_OPERATIONS_MAKERS_H_

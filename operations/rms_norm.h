@@ -1,8 +1,7 @@
 // RMSNorm: the trailing dimensions, or those that `axes` names, are a row, divided by its root mean
 // square.
 
-#ifndef NORMD_OPERATIONS_RMS_NORM_H_
-#define NORMD_OPERATIONS_RMS_NORM_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "operations/field_checks.h"
@@ -34,5 +33,3 @@ NormCase RmsNormCaseOf(const Message& message) {
 }
 
 }  // namespace normd
-
-#endif  // NORMD_OPERATIONS_RMS_NORM_H_

@@ -1,7 +1,6 @@
 // The wanted number of requests per second over time: steps and ramps.
 
-#ifndef NORMD_CLIENT_LOAD_RATE_PROFILE_H_
-#define NORMD_CLIENT_LOAD_RATE_PROFILE_H_
+#pragma once
 
 #include <optional>
 #include <vector>
@@ -45,5 +44,3 @@ class RateProfile {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_LOAD_RATE_PROFILE_H_

@@ -1,7 +1,6 @@
 // The files of a call's inputs and outputs, as a command line names them.
 
-#ifndef NORMD_CLIENT_NORMCTL_TENSOR_FILES_H_
-#define NORMD_CLIENT_NORMCTL_TENSOR_FILES_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -39,5 +38,3 @@ absl::StatusOr<std::vector<std::string>> OutputPaths(absl::Span<const TensorSpec
                                                      absl::Span<const TensorPath> given);
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_NORMCTL_TENSOR_FILES_H_

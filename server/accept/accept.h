@@ -1,7 +1,6 @@
 // The checks that every request passes, on every front end, in one order and one wording.
 
-#ifndef NORMD_SERVER_ACCEPT_ACCEPT_H_
-#define NORMD_SERVER_ACCEPT_ACCEPT_H_
+#pragma once
 
 #include <memory>
 #include <optional>
@@ -73,5 +72,3 @@ absl::StatusOr<ResponseDescription> MakeResponse(const CallContext& call,
                                                  Completion& completion);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_ACCEPT_H_

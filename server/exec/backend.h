@@ -1,7 +1,6 @@
 // The compute backend that `--device` names: its lanes and its state of each model.
 
-#ifndef NORMD_SERVER_EXEC_BACKEND_H_
-#define NORMD_SERVER_EXEC_BACKEND_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -71,5 +70,3 @@ class Backend : public ModelBackend {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_BACKEND_H_

@@ -1,7 +1,6 @@
 // All backends of this build.
 
-#ifndef NORMD_SERVER_EXEC_BACKENDS_H_
-#define NORMD_SERVER_EXEC_BACKENDS_H_
+#pragma once
 
 #include <memory>
 #include <vector>
@@ -36,5 +35,3 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const std::vector<int
                                                            Metrics& metrics, const Clock& clock);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_BACKENDS_H_

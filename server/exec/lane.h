@@ -1,7 +1,6 @@
 // A lane computes batches, on the CPU or on one device.
 
-#ifndef NORMD_SERVER_EXEC_LANE_H_
-#define NORMD_SERVER_EXEC_LANE_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -49,5 +48,3 @@ class Lane : public BatchRunner {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_LANE_H_

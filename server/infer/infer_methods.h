@@ -1,7 +1,6 @@
 // The methods of the Open Inference Protocol that compute nothing, for any transport.
 
-#ifndef NORMD_SERVER_INFER_INFER_METHODS_H_
-#define NORMD_SERVER_INFER_INFER_METHODS_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -122,5 +121,3 @@ inline constexpr InferMethod kLogSettings{Method::kLogSettings, &InferMethods::L
 
 }  // namespace infer
 }  // namespace normd
-
-#endif  // NORMD_SERVER_INFER_INFER_METHODS_H_

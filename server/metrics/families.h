@@ -1,7 +1,6 @@
 // The names, labels and help of all metrics, and their series as one scrape collects them.
 
-#ifndef NORMD_SERVER_METRICS_FAMILIES_H_
-#define NORMD_SERVER_METRICS_FAMILIES_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -199,5 +198,3 @@ class FamilyList {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_FAMILIES_H_

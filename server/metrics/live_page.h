@@ -1,7 +1,6 @@
 // The live page of the metrics port, and the data that it shows.
 
-#ifndef NORMD_SERVER_METRICS_LIVE_PAGE_H_
-#define NORMD_SERVER_METRICS_LIVE_PAGE_H_
+#pragma once
 
 #include <chrono>
 #include <functional>
@@ -58,5 +57,3 @@ class LivePage {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_LIVE_PAGE_H_

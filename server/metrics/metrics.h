@@ -5,8 +5,7 @@
 // are sharded over cache lines and summed at the scrape. Only the first recording in a series
 // allocates.
 
-#ifndef NORMD_SERVER_METRICS_METRICS_H_
-#define NORMD_SERVER_METRICS_METRICS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -100,5 +99,3 @@ struct MetricsOptions {
 std::unique_ptr<Metrics> CreateMetrics(const BuildInfo& build, const MetricsOptions& options = {});
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_METRICS_H_

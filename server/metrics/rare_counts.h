@@ -1,7 +1,6 @@
 // Counts that change too seldom to be sharded.
 
-#ifndef NORMD_SERVER_METRICS_RARE_COUNTS_H_
-#define NORMD_SERVER_METRICS_RARE_COUNTS_H_
+#pragma once
 
 #include <array>
 #include <atomic>
@@ -46,5 +45,3 @@ class RareCounts {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_RARE_COUNTS_H_

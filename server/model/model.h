@@ -1,7 +1,6 @@
 // One loaded model version: its config, its operation and its parameters.
 
-#ifndef NORMD_SERVER_MODEL_MODEL_H_
-#define NORMD_SERVER_MODEL_MODEL_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -111,5 +110,3 @@ class Model {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_MODEL_MODEL_H_

@@ -1,7 +1,6 @@
 // Gives memory back to the system that ended connections have left in the heap.
 
-#ifndef NORMD_SERVER_NET_HEAP_TRIM_H_
-#define NORMD_SERVER_NET_HEAP_TRIM_H_
+#pragma once
 
 #include <cstdint>
 
@@ -30,5 +29,3 @@ class HeapTrim {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_NET_HEAP_TRIM_H_

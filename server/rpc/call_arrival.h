@@ -1,7 +1,6 @@
 // gRPC's information about a call before its first message.
 
-#ifndef NORMD_SERVER_RPC_CALL_ARRIVAL_H_
-#define NORMD_SERVER_RPC_CALL_ARRIVAL_H_
+#pragma once
 
 #include <grpc/support/time.h>
 
@@ -57,5 +56,3 @@ CallArrival ArrivalOf(grpc::CallbackServerContext& context, Method method,
                       AcceptEnvironment& environment);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_CALL_ARRIVAL_H_

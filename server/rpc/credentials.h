@@ -1,8 +1,7 @@
 // The credentials of the gRPC server, which outlive it. A call with more than 256 entries of
 // metadata gets INVALID_ARGUMENT before gRPC waits for its message.
 
-#ifndef NORMD_SERVER_RPC_CREDENTIALS_H_
-#define NORMD_SERVER_RPC_CREDENTIALS_H_
+#pragma once
 
 #include <memory>
 
@@ -18,5 +17,3 @@ std::shared_ptr<grpc::ServerCredentials> MakePlainCredentials();
 std::shared_ptr<grpc::ServerCredentials> MakeTlsCredentials(const CertificateStore& store);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_CREDENTIALS_H_

@@ -1,7 +1,6 @@
 // A long list, serialized once for all callers who may get the same one.
 
-#ifndef NORMD_SERVER_RPC_KEPT_LIST_H_
-#define NORMD_SERVER_RPC_KEPT_LIST_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -43,5 +42,3 @@ class KeptList {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_KEPT_LIST_H_

@@ -1,7 +1,6 @@
 // normd.v1.NormService over gRPC.
 
-#ifndef NORMD_SERVER_RPC_NORM_SERVICE_H_
-#define NORMD_SERVER_RPC_NORM_SERVICE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -61,5 +60,3 @@ class NormService final : public RawService {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_NORM_SERVICE_H_

@@ -1,7 +1,6 @@
 // Drops clients that do not take a response.
 
-#ifndef NORMD_SERVER_RPC_RESPONSE_WATCH_H_
-#define NORMD_SERVER_RPC_RESPONSE_WATCH_H_
+#pragma once
 
 #include <array>
 #include <atomic>
@@ -65,5 +64,3 @@ class ResponseWatch {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_RESPONSE_WATCH_H_

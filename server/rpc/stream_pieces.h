@@ -1,7 +1,6 @@
 // Distributes a stream's arriving bytes to the pieces of its tensors.
 
-#ifndef NORMD_SERVER_RPC_STREAM_PIECES_H_
-#define NORMD_SERVER_RPC_STREAM_PIECES_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -77,5 +76,3 @@ class PieceAssembler {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_STREAM_PIECES_H_

@@ -1,7 +1,6 @@
 // Files in protobuf's text format, with errors in the words of their schema.
 
-#ifndef NORMD_SERVER_TEXT_FORMAT_PARSE_TEXT_H_
-#define NORMD_SERVER_TEXT_FORMAT_PARSE_TEXT_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -49,5 +48,3 @@ std::string PlaceInText(const google::protobuf::Message& parsed,
 std::string ListValues(const google::protobuf::EnumDescriptor& values);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_TEXT_FORMAT_PARSE_TEXT_H_

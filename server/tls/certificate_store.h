@@ -1,7 +1,6 @@
 // The server's certificate, which follows its files.
 
-#ifndef NORMD_SERVER_TLS_CERTIFICATE_STORE_H_
-#define NORMD_SERVER_TLS_CERTIFICATE_STORE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -80,5 +79,3 @@ class CertificateStore {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_TLS_CERTIFICATE_STORE_H_

@@ -1,7 +1,6 @@
 // CUDA's implementations of the seams: devices, and the memory that clients share with them.
 
-#ifndef NORMD_SERVER_EXEC_CUDA_CUDA_DEVICE_H_
-#define NORMD_SERVER_EXEC_CUDA_CUDA_DEVICE_H_
+#pragma once
 
 #include <memory>
 #include <vector>
@@ -26,5 +25,3 @@ std::unique_ptr<PageLocker> CreateCudaPageLocker(std::vector<int> used);
 absl::StatusOr<std::unique_ptr<SharedDeviceMemory>> CreateCudaSharedMemory(std::vector<int> used);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_CUDA_CUDA_DEVICE_H_

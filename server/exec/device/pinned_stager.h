@@ -1,7 +1,6 @@
 // Stages the inputs of requests in pinned memory.
 
-#ifndef NORMD_SERVER_EXEC_DEVICE_PINNED_STAGER_H_
-#define NORMD_SERVER_EXEC_DEVICE_PINNED_STAGER_H_
+#pragma once
 
 #include <cstdint>
 
@@ -31,5 +30,3 @@ class PinnedStager final : public InputStager {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_DEVICE_PINNED_STAGER_H_
