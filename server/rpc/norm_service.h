@@ -38,18 +38,14 @@ class NormService final : public RawService {
   NormService(CallEnvironment& environment, const Readiness& readiness, ServerInfo info);
 
  private:
-  absl::Status ListModels(const v1::ListModelsRequest& wanted, grpc::ByteBuffer& answer,
-                          ControlCall& call);
-  absl::Status GetModel(const v1::GetModelRequest& wanted, v1::GetModelResponse& answer,
-                        ControlCall& call);
-  absl::Status LoadModel(const v1::LoadModelRequest& wanted, v1::LoadModelResponse& answer,
-                         ControlCall& call);
-  absl::Status UnloadModel(const v1::UnloadModelRequest& wanted, v1::UnloadModelResponse& answer,
-                           ControlCall& call);
-  absl::Status GetServerInfo(const v1::GetServerInfoRequest& wanted,
-                             v1::GetServerInfoResponse& answer, ControlCall& call);
-  absl::Status ListSharedMemory(const v1::ListSharedMemoryRequest& wanted,
-                                v1::ListSharedMemoryResponse& answer, ControlCall& call);
+  template <typename Request, typename Response>
+  using Body = absl::Status(const Request& wanted, Response& answer, ControlCall& call);
+  Body<v1::ListModelsRequest, grpc::ByteBuffer> ListModels;
+  Body<v1::GetModelRequest, v1::GetModelResponse> GetModel;
+  Body<v1::LoadModelRequest, v1::LoadModelResponse> LoadModel;
+  Body<v1::UnloadModelRequest, v1::UnloadModelResponse> UnloadModel;
+  Body<v1::GetServerInfoRequest, v1::GetServerInfoResponse> GetServerInfo;
+  Body<v1::ListSharedMemoryRequest, v1::ListSharedMemoryResponse> ListSharedMemory;
 
   CallEnvironment& environment_;
   const Readiness& readiness_;
