@@ -1,7 +1,6 @@
 // Memory whose owner is told when it is no longer needed.
 
-#ifndef NORMD_BASE_BUFFER_H_
-#define NORMD_BASE_BUFFER_H_
+#pragma once
 
 #include <cstddef>
 #include <utility>
@@ -46,5 +45,3 @@ class Buffer {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_BASE_BUFFER_H_

@@ -1,6 +1,5 @@
 #include "base/buffer_pool.h"
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>

@@ -1,8 +1,7 @@
 // Blocks of host memory for tensors, kept for reuse: fresh memory costs a page fault for every page
 // at its first write, which takes longer than the kernels do for the same bytes.
 
-#ifndef NORMD_BASE_BUFFER_POOL_H_
-#define NORMD_BASE_BUFFER_POOL_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -40,5 +39,3 @@ class BufferPool {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_BASE_BUFFER_POOL_H_

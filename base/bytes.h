@@ -1,7 +1,6 @@
 // Borrowed runs of bytes.
 
-#ifndef NORMD_BASE_BYTES_H_
-#define NORMD_BASE_BYTES_H_
+#pragma once
 
 #include <cstddef>
 
@@ -13,5 +12,3 @@ using ConstBytes = absl::Span<const std::byte>;
 using MutableBytes = absl::Span<std::byte>;
 
 }  // namespace normd
-
-#endif  // NORMD_BASE_BYTES_H_

@@ -1,7 +1,6 @@
 // Time as the server sees it: monotonic, and injected so that tests move it by hand.
 
-#ifndef NORMD_BASE_CLOCK_H_
-#define NORMD_BASE_CLOCK_H_
+#pragma once
 
 #include <chrono>
 
@@ -25,5 +24,3 @@ class SteadyClock final : public Clock {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_BASE_CLOCK_H_

@@ -1,7 +1,6 @@
 // A file descriptor that closes itself.
 
-#ifndef NORMD_BASE_DESCRIPTOR_H_
-#define NORMD_BASE_DESCRIPTOR_H_
+#pragma once
 
 #include <unistd.h>
 
@@ -34,5 +33,3 @@ class Descriptor {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_BASE_DESCRIPTOR_H_

@@ -1,7 +1,6 @@
 // Files that may be malformed, half written, or links that lead elsewhere.
 
-#ifndef NORMD_BASE_FILE_H_
-#define NORMD_BASE_FILE_H_
+#pragma once
 
 #include <sys/stat.h>
 
@@ -13,7 +12,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/descriptor.h"
 
@@ -79,5 +77,3 @@ class InputFile {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_BASE_FILE_H_

@@ -1,7 +1,6 @@
 // The kinds of memory: they decide who can read and write the bytes.
 
-#ifndef NORMD_BASE_MEMORY_H_
-#define NORMD_BASE_MEMORY_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -26,5 +25,3 @@ struct MemoryPlace {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_BASE_MEMORY_H_

@@ -1,8 +1,7 @@
 // A std::mutex with clang's thread-safety annotations. The packaged abseil is not built for
 // ThreadSanitizer, so its Mutex reports races in correct programs; this one does not.
 
-#ifndef NORMD_BASE_MUTEX_H_
-#define NORMD_BASE_MUTEX_H_
+#pragma once
 
 #include <condition_variable>
 #include <mutex>
@@ -62,5 +61,3 @@ class CondVar {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_BASE_MUTEX_H_

@@ -1,7 +1,6 @@
 // What a mistyped name was meant to be.
 
-#ifndef NORMD_BASE_NEAREST_NAME_H_
-#define NORMD_BASE_NEAREST_NAME_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -17,5 +16,3 @@ std::string NearestName(absl::string_view name, const std::vector<std::string>& 
 std::string FoldedName(absl::string_view name);
 
 }  // namespace normd
-
-#endif  // NORMD_BASE_NEAREST_NAME_H_

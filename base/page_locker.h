@@ -1,8 +1,7 @@
 // Host pages that a driver locks, so that its devices reach them without the CPU. The interface
 // lets everything above the driver be tested without a device.
 
-#ifndef NORMD_BASE_PAGE_LOCKER_H_
-#define NORMD_BASE_PAGE_LOCKER_H_
+#pragma once
 
 #include <cstddef>
 
@@ -25,5 +24,3 @@ class PageLocker {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_BASE_PAGE_LOCKER_H_

@@ -1,8 +1,7 @@
 // Memory straight from the system, in huge pages where there are any: large blocks then need few
 // TLB entries.
 
-#ifndef NORMD_BASE_PAGES_H_
-#define NORMD_BASE_PAGES_H_
+#pragma once
 
 #include <cstddef>
 
@@ -17,5 +16,3 @@ std::byte* MapPages(std::size_t bytes);
 void UnmapPages(std::byte* data, std::size_t bytes);
 
 }  // namespace normd
-
-#endif  // NORMD_BASE_PAGES_H_

@@ -1,7 +1,6 @@
 // Text from outside, made fit for a log line or an error message.
 
-#ifndef NORMD_BASE_PRINTABLE_H_
-#define NORMD_BASE_PRINTABLE_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -16,5 +15,3 @@ namespace normd {
 std::string Printable(absl::string_view text, std::size_t max_bytes = 256);
 
 }  // namespace normd
-
-#endif  // NORMD_BASE_PRINTABLE_H_

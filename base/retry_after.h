@@ -1,7 +1,6 @@
 // When a failed call is worth another attempt, carried by its status.
 
-#ifndef NORMD_BASE_RETRY_AFTER_H_
-#define NORMD_BASE_RETRY_AFTER_H_
+#pragma once
 
 #include <optional>
 
@@ -16,5 +15,3 @@ void SetRetryAfter(Duration after, absl::Status& status);
 std::optional<Duration> RetryAfterOf(const absl::Status& status);
 
 }  // namespace normd
-
-#endif  // NORMD_BASE_RETRY_AFTER_H_

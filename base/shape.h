@@ -1,8 +1,7 @@
 // The shape of a tensor. Every size that a client sends passes through here, so that no product of
 // dimensions is ever taken unchecked.
 
-#ifndef NORMD_BASE_SHAPE_H_
-#define NORMD_BASE_SHAPE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -48,5 +47,3 @@ class Shape {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_BASE_SHAPE_H_

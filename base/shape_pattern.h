@@ -1,7 +1,6 @@
 // The shapes that a tensor of a model may have, as a list of numbers like a shape's.
 
-#ifndef NORMD_BASE_SHAPE_PATTERN_H_
-#define NORMD_BASE_SHAPE_PATTERN_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -26,5 +25,3 @@ using ShapePattern = absl::InlinedVector<std::int64_t, 4>;
 std::string PatternText(absl::Span<const std::int64_t> pattern);
 
 }  // namespace normd
-
-#endif  // NORMD_BASE_SHAPE_PATTERN_H_

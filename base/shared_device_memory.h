@@ -1,12 +1,10 @@
 // Device memory that another process shares by a handle. The interface lets everything above the
 // driver be tested without a device.
 
-#ifndef NORMD_BASE_SHARED_DEVICE_MEMORY_H_
-#define NORMD_BASE_SHARED_DEVICE_MEMORY_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
@@ -62,5 +60,3 @@ class OpenedDeviceMemory {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_BASE_SHARED_DEVICE_MEMORY_H_

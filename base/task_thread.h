@@ -1,7 +1,6 @@
 // One thread for work that may block, so that the threads that submit it never wait.
 
-#ifndef NORMD_BASE_TASK_THREAD_H_
-#define NORMD_BASE_TASK_THREAD_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -54,5 +53,3 @@ class TaskThread {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_BASE_TASK_THREAD_H_

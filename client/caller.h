@@ -1,7 +1,6 @@
 // A Caller sends Normalize calls and never blocks: a client of one server, or of a fleet.
 
-#ifndef NORMD_CLIENT_CALLER_H_
-#define NORMD_CLIENT_CALLER_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -40,5 +39,3 @@ class Caller {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_CALLER_H_

@@ -1,7 +1,6 @@
 // The security of a client's connections, from the files that its options name.
 
-#ifndef NORMD_CLIENT_CHANNEL_SECURITY_H_
-#define NORMD_CLIENT_CHANNEL_SECURITY_H_
+#pragma once
 
 #include <memory>
 #include <optional>
@@ -34,5 +33,3 @@ using Interceptors =
 Interceptors SendToken(const std::string& token);
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_CHANNEL_SECURITY_H_

@@ -1,7 +1,6 @@
 // The client library: one server, every call of its service.
 
-#ifndef NORMD_CLIENT_CLIENT_H_
-#define NORMD_CLIENT_CLIENT_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -134,5 +133,3 @@ class Client final : public Caller {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_CLIENT_H_

@@ -1,7 +1,6 @@
 // The connection flags, the same for all programs.
 
-#ifndef NORMD_CLIENT_CONNECTION_FLAGS_H_
-#define NORMD_CLIENT_CONNECTION_FLAGS_H_
+#pragma once
 
 #include <string>
 
@@ -22,5 +21,3 @@ struct ConnectionFlags {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_CONNECTION_FLAGS_H_

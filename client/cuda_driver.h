@@ -1,8 +1,7 @@
 // The calls of the CUDA driver for sharing device memory. The driver is loaded at first use, so
 // that the client can be built and run without the toolkit or a driver.
 
-#ifndef NORMD_CLIENT_CUDA_DRIVER_H_
-#define NORMD_CLIENT_CUDA_DRIVER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -42,5 +41,3 @@ class CudaDriver {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_CUDA_DRIVER_H_

@@ -1,8 +1,7 @@
 // Memory of a CUDA device that this process shares with a server on the same machine
 // (docs/shared_memory.md).
 
-#ifndef NORMD_CLIENT_DEVICE_REGION_H_
-#define NORMD_CLIENT_DEVICE_REGION_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -54,5 +53,3 @@ class DeviceRegion final : public Region {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_DEVICE_REGION_H_

@@ -1,7 +1,6 @@
 // The outputs of a model for inputs of these shapes, computed from GetModel's answer.
 
-#ifndef NORMD_CLIENT_OUTPUT_SPECS_H_
-#define NORMD_CLIENT_OUTPUT_SPECS_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -24,5 +23,3 @@ absl::StatusOr<std::vector<TensorSpec>> OutputSpecs(const v1::ModelInfo& model,
                                                     absl::Span<const std::string> wanted);
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_OUTPUT_SPECS_H_

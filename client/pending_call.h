@@ -1,7 +1,6 @@
 // A call in flight.
 
-#ifndef NORMD_CLIENT_PENDING_CALL_H_
-#define NORMD_CLIENT_PENDING_CALL_H_
+#pragma once
 
 namespace normd::client {
 
@@ -14,5 +13,3 @@ class PendingCall {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_PENDING_CALL_H_

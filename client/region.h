@@ -1,7 +1,6 @@
 // Memory of any kind that requests name instead of carrying their tensors.
 
-#ifndef NORMD_CLIENT_REGION_H_
-#define NORMD_CLIENT_REGION_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -21,7 +20,6 @@ std::size_t WholePages(std::size_t bytes);
 
 // The caller and the requests, calls and responses with tensors in it hold the region. Thread-safe
 // except for its bytes.
-// but for its bytes.
 class Region : public std::enable_shared_from_this<Region> {
  public:
   virtual ~Region() = default;
@@ -60,5 +58,3 @@ class Region : public std::enable_shared_from_this<Region> {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_REGION_H_

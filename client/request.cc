@@ -1,7 +1,6 @@
 #include "client/request.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"

@@ -1,8 +1,7 @@
 // A client's request for one or a few tensors, and its message, which refers to the tensors in
 // place.
 
-#ifndef NORMD_CLIENT_REQUEST_H_
-#define NORMD_CLIENT_REQUEST_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -78,5 +77,3 @@ class EncodedRequest {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_REQUEST_H_

@@ -1,7 +1,6 @@
 #include "client/response.h"
 
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/numbers.h"

@@ -1,7 +1,6 @@
 // The response to a request, whose tensors stay in the slices in which they arrived.
 
-#ifndef NORMD_CLIENT_RESPONSE_H_
-#define NORMD_CLIENT_RESPONSE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -97,5 +96,3 @@ class NormalizeResponse {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_RESPONSE_H_

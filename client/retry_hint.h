@@ -2,8 +2,7 @@
 // metadata, carried by the status.
 // Source: https://github.com/grpc/proposal/blob/master/A6-client-retries.md, "Pushback".
 
-#ifndef NORMD_CLIENT_RETRY_HINT_H_
-#define NORMD_CLIENT_RETRY_HINT_H_
+#pragma once
 
 #include <optional>
 
@@ -25,5 +24,3 @@ void SetRetryHint(const grpc::ClientContext& context, absl::Status& status);
 std::optional<RetryHint> RetryHintOf(const absl::Status& status);
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_RETRY_HINT_H_

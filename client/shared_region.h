@@ -1,7 +1,6 @@
 // Memory that this process shares with a server on the same machine (docs/shared_memory.md).
 
-#ifndef NORMD_CLIENT_SHARED_REGION_H_
-#define NORMD_CLIENT_SHARED_REGION_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -43,5 +42,3 @@ class SharedRegion final : public Region {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_SHARED_REGION_H_

@@ -1,7 +1,6 @@
 // One NormalizeStream call: tensors of any size, of which client and server hold a few chunks.
 
-#ifndef NORMD_CLIENT_STREAM_H_
-#define NORMD_CLIENT_STREAM_H_
+#pragma once
 
 #include <cstddef>
 
@@ -26,5 +25,3 @@ absl::Status RunStream(StreamTransport& transport, const StreamRequest& request,
                        StreamReader reader, StreamWriter writer, StreamResult& result);
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_STREAM_H_

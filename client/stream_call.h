@@ -1,8 +1,7 @@
 // One NormalizeStream call of tensors in memory, without a thread of its own: for programs with
 // many calls in flight.
 
-#ifndef NORMD_CLIENT_STREAM_CALL_H_
-#define NORMD_CLIENT_STREAM_CALL_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -42,5 +41,3 @@ std::shared_ptr<PendingCall> StartStream(grpc::GenericStub& stub, const std::str
                                          StreamHandlers handlers);
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_STREAM_CALL_H_

@@ -1,8 +1,7 @@
 // The messages of both kinds of NormalizeStream call: encodes the header, and checks the responses
 // against the protocol.
 
-#ifndef NORMD_CLIENT_STREAM_PROTOCOL_H_
-#define NORMD_CLIENT_STREAM_PROTOCOL_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -61,5 +60,3 @@ class StreamReception {
 absl::Status BrokenResponse(absl::string_view what);
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_STREAM_PROTOCOL_H_

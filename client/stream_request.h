@@ -1,7 +1,6 @@
 // The request of a NormalizeStream call, and its result.
 
-#ifndef NORMD_CLIENT_STREAM_REQUEST_H_
-#define NORMD_CLIENT_STREAM_REQUEST_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -56,5 +55,3 @@ struct StreamRequest {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_STREAM_REQUEST_H_

@@ -1,7 +1,6 @@
 // A streaming call in bytes, for one thread that writes and one that reads.
 
-#ifndef NORMD_CLIENT_STREAM_TRANSPORT_H_
-#define NORMD_CLIENT_STREAM_TRANSPORT_H_
+#pragma once
 
 #include <deque>
 #include <optional>
@@ -60,5 +59,3 @@ class StreamTransport final : private grpc::ClientBidiReactor<grpc::ByteBuffer, 
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_STREAM_TRANSPORT_H_

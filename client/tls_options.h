@@ -1,7 +1,6 @@
 // The files that secure a client's connections, for any protocol.
 
-#ifndef NORMD_CLIENT_TLS_OPTIONS_H_
-#define NORMD_CLIENT_TLS_OPTIONS_H_
+#pragma once
 
 #include <string>
 
@@ -16,5 +15,3 @@ struct TlsOptions {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_TLS_OPTIONS_H_

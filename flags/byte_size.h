@@ -1,7 +1,6 @@
 // Numbers of bytes as people write them: 4096, 64MiB, 1GB.
 
-#ifndef NORMD_FLAGS_BYTE_SIZE_H_
-#define NORMD_FLAGS_BYTE_SIZE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -20,5 +19,3 @@ std::optional<std::int64_t> ParseByteSize(absl::string_view text);
 std::string FormatByteSize(std::int64_t bytes);
 
 }  // namespace normd
-
-#endif  // NORMD_FLAGS_BYTE_SIZE_H_

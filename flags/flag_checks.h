@@ -1,8 +1,7 @@
 // Checks of flag values, for any program. A check returns what it wants instead, or an empty string
 // if the value is valid.
 
-#ifndef NORMD_FLAGS_FLAG_CHECKS_H_
-#define NORMD_FLAGS_FLAG_CHECKS_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -30,5 +29,3 @@ std::string BeAShare(double value);
 std::string BePositive(absl::Duration value);
 
 }  // namespace normd
-
-#endif  // NORMD_FLAGS_FLAG_CHECKS_H_

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <optional>
-#include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"

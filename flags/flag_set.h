@@ -3,8 +3,7 @@
 // place. Values are parsed as absl::flags does, whose own flags are globals; CLI11's would need as
 // much code for times, checks and suggestions.
 
-#ifndef NORMD_FLAGS_FLAG_SET_H_
-#define NORMD_FLAGS_FLAG_SET_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -173,5 +172,3 @@ class FlagSet {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_FLAGS_FLAG_SET_H_

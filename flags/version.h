@@ -1,7 +1,6 @@
 // The version that programs print.
 
-#ifndef NORMD_FLAGS_VERSION_H_
-#define NORMD_FLAGS_VERSION_H_
+#pragma once
 
 #include <string>
 
@@ -13,5 +12,3 @@ namespace normd {
 std::string VersionText(absl::string_view program);
 
 }  // namespace normd
-
-#endif  // NORMD_FLAGS_VERSION_H_

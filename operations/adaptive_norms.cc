@@ -1,8 +1,7 @@
-#include "operations/adaptive_norms.h"
+#include "operations/makers.h"
 
 #include "operations/channel_norm.h"
 #include "operations/field_checks.h"
-#include "operations/group_norm.h"
 
 namespace normd {
 namespace {

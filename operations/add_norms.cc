@@ -1,4 +1,4 @@
-#include "operations/add_norms.h"
+#include "operations/makers.h"
 
 #include "operations/layer_norm.h"
 #include "operations/normalized_shape_norm.h"

@@ -1,13 +1,13 @@
 #include "operations/axes_norm.h"
 
-#include <algorithm>
-#include <cstddef>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "operations/field_checks.h"
+#include "operations/layer_norm.h"
+#include "operations/makers.h"
+#include "operations/rms_norm.h"
 
 namespace normd {
 namespace {
@@ -142,6 +142,18 @@ absl::StatusOr<std::vector<int>> CheckAxes(absl::string_view operation,
   }
   if (checked.back() == -1 && RunsOf(checked) == 1) checked.clear();
   return checked;
+}
+
+absl::StatusOr<std::unique_ptr<Operation>> MakeLayerNorm(const v1::ModelConfig& config) {
+  const v1::LayerNorm& message = config.layer_norm();
+  if (absl::Status s = CheckLayerNorm("layer_norm", message); !s.ok()) return s;
+  return MakeNormOverAxes("layer_norm", config, message, LayerNormCaseOf(message));
+}
+
+absl::StatusOr<std::unique_ptr<Operation>> MakeRmsNorm(const v1::ModelConfig& config) {
+  const v1::RmsNorm& message = config.rms_norm();
+  if (absl::Status s = CheckRmsNorm("rms_norm", message); !s.ok()) return s;
+  return MakeNormOverAxes("rms_norm", config, message, RmsNormCaseOf(message));
 }
 
 }  // namespace normd

@@ -1,7 +1,6 @@
 // Norms over dimensions that need not be the last ones.
 
-#ifndef NORMD_OPERATIONS_AXES_NORM_H_
-#define NORMD_OPERATIONS_AXES_NORM_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -56,5 +55,3 @@ absl::StatusOr<std::unique_ptr<Operation>> MakeNormOverAxes(absl::string_view op
 }
 
 }  // namespace normd
-
-#endif  // NORMD_OPERATIONS_AXES_NORM_H_

@@ -1,6 +1,8 @@
 #include "operations/channel_norm.h"
 
 #include "absl/strings/str_cat.h"
+#include "operations/field_checks.h"
+#include "operations/makers.h"
 
 namespace normd {
 namespace {
@@ -67,6 +69,44 @@ NormOperation::Dims ChannelNorm::RowDims(const Shape& x) const {
   Dims dims(x.dims().begin(), x.dims().end());
   dims.back() = 1;
   return dims;
+}
+
+absl::StatusOr<std::unique_ptr<Operation>> MakeInstanceNorm(const v1::ModelConfig& config) {
+  const v1::InstanceNorm& message = config.instance_norm();
+  absl::Status status = CheckChannels("instance_norm", message.channels());
+  if (status.ok()) status = CheckEps("instance_norm", message);
+  if (!status.ok()) return status;
+  NormCase norm;
+  norm.spec = norm::InstanceNormSpec(message.channels(), norm::DType::kFloat32);
+  if (message.use_running_stats()) norm.spec.statistics = norm::Statistics::kGiven;
+  norm.spec.eps = EpsOf(message);
+  norm.parameters = {message.affine(), message.affine(), message.use_running_stats()};
+  return std::make_unique<ChannelNorm>(config, norm);
+}
+
+absl::StatusOr<std::unique_ptr<Operation>> MakeGroupNorm(const v1::ModelConfig& config) {
+  const v1::GroupNorm& message = config.group_norm();
+  absl::Status status = CheckChannels("group_norm", message.channels());
+  if (status.ok()) status = CheckGroups("group_norm", message);
+  if (status.ok()) status = CheckEps("group_norm", message);
+  if (!status.ok()) return status;
+  NormCase norm;
+  norm.spec = norm::GroupNormSpec(message.channels(), message.groups(), norm::DType::kFloat32);
+  norm.spec.eps = EpsOf(message);
+  norm.parameters = {IsAffine(message), IsAffine(message), false};
+  return std::make_unique<ChannelNorm>(config, norm);
+}
+
+absl::StatusOr<std::unique_ptr<Operation>> MakeBatchNorm(const v1::ModelConfig& config) {
+  const v1::BatchNorm& message = config.batch_norm();
+  absl::Status status = CheckChannels("batch_norm", message.channels());
+  if (status.ok()) status = CheckEps("batch_norm", message);
+  if (!status.ok()) return status;
+  NormCase norm;
+  norm.spec = norm::BatchNormSpec(message.channels(), norm::DType::kFloat32);
+  norm.spec.eps = EpsOf(message);
+  norm.parameters = {IsAffine(message), IsAffine(message), true};
+  return std::make_unique<ChannelNorm>(config, norm);
 }
 
 }  // namespace normd

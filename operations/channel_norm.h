@@ -1,7 +1,6 @@
 // Norms over the channels of tensors [N, C, *] or [N, *, C].
 
-#ifndef NORMD_OPERATIONS_CHANNEL_NORM_H_
-#define NORMD_OPERATIONS_CHANNEL_NORM_H_
+#pragma once
 
 #include "operations/norm_operation.h"
 
@@ -23,5 +22,3 @@ class ChannelNorm final : public NormOperation {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_OPERATIONS_CHANNEL_NORM_H_

@@ -1,7 +1,6 @@
 // A range of a model's channels, for a tensor that is a part of one sample.
 
-#ifndef NORMD_OPERATIONS_CHANNEL_RANGE_H_
-#define NORMD_OPERATIONS_CHANNEL_RANGE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -27,5 +26,3 @@ norm::NormSpec SpecOf(const norm::NormSpec& spec, const ChannelRange& channels);
 norm::NormParams ParamsOf(const norm::NormParams& params, const ChannelRange& channels);
 
 }  // namespace normd
-
-#endif  // NORMD_OPERATIONS_CHANNEL_RANGE_H_

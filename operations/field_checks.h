@@ -1,8 +1,7 @@
 // Checks of a config's fields that several operations share. All give InvalidArgument, naming the
 // field, what came and what was wanted.
 
-#ifndef NORMD_OPERATIONS_FIELD_CHECKS_H_
-#define NORMD_OPERATIONS_FIELD_CHECKS_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -43,5 +42,3 @@ absl::Status CheckEps(absl::string_view operation, const Message& message) {
 }
 
 }  // namespace normd
-
-#endif  // NORMD_OPERATIONS_FIELD_CHECKS_H_

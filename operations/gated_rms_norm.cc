@@ -1,4 +1,4 @@
-#include "operations/gated_rms_norm.h"
+#include "operations/makers.h"
 
 #include "operations/rms_norm.h"
 

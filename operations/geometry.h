@@ -1,7 +1,6 @@
 // The division of a request's tensors into the kernels' rows, and the places where they may be cut.
 
-#ifndef NORMD_OPERATIONS_GEOMETRY_H_
-#define NORMD_OPERATIONS_GEOMETRY_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -82,5 +81,3 @@ struct CutRule {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_OPERATIONS_GEOMETRY_H_

@@ -1,19 +1,12 @@
 // LayerNorm: the trailing dimensions, or those that `axes` names, are a row.
 
-#ifndef NORMD_OPERATIONS_LAYER_NORM_H_
-#define NORMD_OPERATIONS_LAYER_NORM_H_
+#pragma once
 
-#include <memory>
-
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "operations/field_checks.h"
 #include "operations/normalized_shape_norm.h"
-#include "operations/operation.h"
 
 namespace normd {
-
-// InvalidArgument names the first field of `layer_norm` that is wrong.
-absl::StatusOr<std::unique_ptr<Operation>> MakeLayerNorm(const v1::ModelConfig& config);
 
 // For operations whose message has LayerNorm's fields. `operation` is the name of the config's
 // field.
@@ -33,5 +26,3 @@ NormCase LayerNormCaseOf(const Message& message) {
 }
 
 }  // namespace normd
-
-#endif  // NORMD_OPERATIONS_LAYER_NORM_H_

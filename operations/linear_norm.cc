@@ -1,8 +1,7 @@
-#include "operations/linear_norm.h"
+#include "operations/makers.h"
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/linear_norm.h"

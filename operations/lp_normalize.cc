@@ -1,4 +1,4 @@
-#include "operations/lp_normalize.h"
+#include "operations/makers.h"
 
 #include <cmath>
 

@@ -1,7 +1,6 @@
 // Which of a request's tensors is which input of the model.
 
-#ifndef NORMD_OPERATIONS_MATCH_INPUTS_H_
-#define NORMD_OPERATIONS_MATCH_INPUTS_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -26,5 +25,3 @@ absl::Status MatchInputs(absl::Span<const TensorSignature> wanted, std::size_t c
 std::string QuotedNames(absl::Span<const TensorSignature> tensors);
 
 }  // namespace normd
-
-#endif  // NORMD_OPERATIONS_MATCH_INPUTS_H_

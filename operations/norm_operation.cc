@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <limits>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "operations/kernel_program.h"

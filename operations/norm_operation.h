@@ -1,8 +1,7 @@
 // The common part of the operations that are cases of the kernels' norm (kernels/norm.h).
 // kernels/segment_tensors.h gives their tensors for a spec.
 
-#ifndef NORMD_OPERATIONS_NORM_OPERATION_H_
-#define NORMD_OPERATIONS_NORM_OPERATION_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -109,5 +108,3 @@ class NormOperation : public Operation {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_OPERATIONS_NORM_OPERATION_H_

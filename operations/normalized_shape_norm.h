@@ -1,7 +1,6 @@
 // Norms over the trailing dimensions of tensors [*, normalized shape].
 
-#ifndef NORMD_OPERATIONS_NORMALIZED_SHAPE_NORM_H_
-#define NORMD_OPERATIONS_NORMALIZED_SHAPE_NORM_H_
+#pragma once
 
 #include "operations/norm_operation.h"
 
@@ -27,5 +26,3 @@ class NormalizedShapeNorm : public NormOperation {
 std::int64_t ElementsOf(absl::Span<const std::int64_t> normalized);
 
 }  // namespace normd
-
-#endif  // NORMD_OPERATIONS_NORMALIZED_SHAPE_NORM_H_

@@ -1,8 +1,7 @@
-// What a model computes, as the rest of the server and `--verify` know it. Each operation is a pair
-// of files of this folder, registered in operations.cc; nobody else asks which one a model has.
+// What a model computes, as the rest of the server and `--verify` know it. A function of makers.h
+// makes each operation, registered in operations.cc; nobody else asks which one a model has.
 
-#ifndef NORMD_OPERATIONS_OPERATION_H_
-#define NORMD_OPERATIONS_OPERATION_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -138,5 +137,3 @@ class Operation {
 absl::StatusOr<norm::Precision> ToPrecision(v1::Precision precision);
 
 }  // namespace normd
-
-#endif  // NORMD_OPERATIONS_OPERATION_H_

@@ -5,18 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "operations/adaptive_norms.h"
-#include "operations/add_norms.h"
-#include "operations/batch_norm.h"
 #include "operations/field_checks.h"
-#include "operations/gated_rms_norm.h"
-#include "operations/group_norm.h"
-#include "operations/instance_norm.h"
-#include "operations/layer_norm.h"
-#include "operations/linear_norm.h"
-#include "operations/lp_normalize.h"
-#include "operations/rms_norm.h"
-#include "operations/scale_norm.h"
+#include "operations/makers.h"
 
 namespace normd {
 namespace {
@@ -24,7 +14,7 @@ namespace {
 struct Entry {
   v1::ModelConfig::OperationCase operation;
   const char* name;  // As the field of ModelConfig.
-  absl::StatusOr<std::unique_ptr<Operation>> (*make)(const v1::ModelConfig&);
+  OperationMaker* make;
 };
 
 constexpr Entry kOperations[] = {

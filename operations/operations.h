@@ -1,7 +1,6 @@
 // Every operation that a config may name.
 
-#ifndef NORMD_OPERATIONS_OPERATIONS_H_
-#define NORMD_OPERATIONS_OPERATIONS_H_
+#pragma once
 
 #include <memory>
 
@@ -15,5 +14,3 @@ namespace normd {
 absl::StatusOr<std::unique_ptr<const Operation>> MakeOperation(const v1::ModelConfig& config);
 
 }  // namespace normd
-
-#endif  // NORMD_OPERATIONS_OPERATIONS_H_

@@ -1,7 +1,6 @@
 // A model's parameter in host memory.
 
-#ifndef NORMD_OPERATIONS_PARAMETER_H_
-#define NORMD_OPERATIONS_PARAMETER_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -22,5 +21,3 @@ struct Parameter {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_OPERATIONS_PARAMETER_H_

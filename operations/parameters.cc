@@ -1,7 +1,6 @@
 #include "operations/parameters.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <optional>

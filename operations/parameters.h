@@ -1,7 +1,6 @@
 // Matches a file's tensors to the parameters that a config asks for.
 
-#ifndef NORMD_OPERATIONS_PARAMETERS_H_
-#define NORMD_OPERATIONS_PARAMETERS_H_
+#pragma once
 
 #include <cstddef>
 #include <vector>
@@ -53,5 +52,3 @@ absl::StatusOr<BoundParameters> BindParameters(const v1::ModelConfig& config,
                                                std::vector<Parameter>& parameters);
 
 }  // namespace normd
-
-#endif  // NORMD_OPERATIONS_PARAMETERS_H_

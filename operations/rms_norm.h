@@ -1,20 +1,13 @@
 // RMSNorm: the trailing dimensions, or those that `axes` names, are a row, divided by its root mean
 // square.
 
-#ifndef NORMD_OPERATIONS_RMS_NORM_H_
-#define NORMD_OPERATIONS_RMS_NORM_H_
+#pragma once
 
-#include <memory>
-
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "operations/field_checks.h"
 #include "operations/normalized_shape_norm.h"
-#include "operations/operation.h"
 
 namespace normd {
-
-// InvalidArgument names the first field of `rms_norm` that is wrong.
-absl::StatusOr<std::unique_ptr<Operation>> MakeRmsNorm(const v1::ModelConfig& config);
 
 // For operations whose message has RmsNorm's fields. `operation` is the name of the config's field.
 template <typename Message>
@@ -40,5 +33,3 @@ NormCase RmsNormCaseOf(const Message& message) {
 }
 
 }  // namespace normd
-
-#endif  // NORMD_OPERATIONS_RMS_NORM_H_

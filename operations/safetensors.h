@@ -1,8 +1,7 @@
 // The safetensors file format, read as hostile input.
 // Source: https://github.com/huggingface/safetensors, "Format".
 
-#ifndef NORMD_OPERATIONS_SAFETENSORS_H_
-#define NORMD_OPERATIONS_SAFETENSORS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -46,5 +45,3 @@ std::optional<norm::DType> ParameterDType(absl::string_view dtype);
 absl::string_view SafetensorsName(norm::DType dtype);
 
 }  // namespace normd
-
-#endif  // NORMD_OPERATIONS_SAFETENSORS_H_

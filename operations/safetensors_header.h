@@ -1,7 +1,6 @@
 // The JSON header of a safetensors file, checked by itself and against the data after it.
 
-#ifndef NORMD_OPERATIONS_SAFETENSORS_HEADER_H_
-#define NORMD_OPERATIONS_SAFETENSORS_HEADER_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -29,5 +28,3 @@ absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(absl::string_vie
                                                                 std::int64_t data_bytes);
 
 }  // namespace normd
-
-#endif  // NORMD_OPERATIONS_SAFETENSORS_HEADER_H_

@@ -1,4 +1,4 @@
-#include "operations/scale_norm.h"
+#include "operations/makers.h"
 
 #include <cstddef>
 #include <cstring>

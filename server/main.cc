@@ -9,13 +9,12 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -27,6 +26,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/descriptor.h"
+#include "base/periodic_thread.h"
 #include "base/printable.h"
 #include "flags/version.h"
 #include "kernels/cpu/normalize.h"
@@ -42,7 +42,6 @@
 #include "server/exec/executor.h"
 #include "server/http/http_tls.h"
 #include "server/identity/access.h"
-#include "server/identity/access_watch.h"
 #include "server/log/server_log.h"
 #include "server/metrics/exposer.h"
 #include "server/metrics/metrics.h"
@@ -143,6 +142,14 @@ absl::StatusOr<std::unique_ptr<Access>> AccessOf(const ServerConfig& config, Cal
                                                  Metrics& metrics) {
   if (config.policy_file.empty()) return std::unique_ptr<Access>();
   return Access::Create({config.policy_file, config.tokens_file}, callers, metrics);
+}
+
+// Null without a policy.
+std::unique_ptr<PeriodicThread> FollowPolicy(Access* access) {
+  if (access == nullptr) return nullptr;
+  // It logs what is wrong.
+  return std::make_unique<PeriodicThread>("policy", std::chrono::seconds(1),
+                                          [access] { access->CheckFiles().IgnoreError(); });
 }
 
 AdminCalls AdminOf(const ServerConfig& config) {
@@ -342,8 +349,7 @@ int Serve(const ServerConfig& config, ServerLog& log) {
   AuditLog audit(clock, [&log](const std::string& line) { log.WriteRequestLine(line); });
   const Authorizer authorizer({AdminOf(config), access->get(), &audit}, clock);
   accept.authorizer = &authorizer;
-  std::optional<AccessWatch> access_watch;
-  if (*access != nullptr) access_watch.emplace(**access);
+  const auto access_watch = FollowPolicy(access->get());
   const auto handover = HandoverOf(config, shared, authorizer, *metrics);
   if (!handover.ok()) return queue.Close(), StartFailed(handover.status());
   CallEnvironment environment{CallsOf(config), accept};

@@ -1,7 +1,6 @@
 // The options of the server's parts, from the flags.
 
-#ifndef NORMD_SERVER_PART_OPTIONS_H_
-#define NORMD_SERVER_PART_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -35,5 +34,3 @@ ServerOptions ServingOf(const ServerConfig& config, const CertificateStore* tls,
 RestOptions RestOf(const ServerConfig& config, const CertificateStore* tls);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_PART_OPTIONS_H_

@@ -1,7 +1,6 @@
 // The regions that clients share with the server, and the listener that takes them, from the flags.
 
-#ifndef NORMD_SERVER_SHARED_MEMORY_PARTS_H_
-#define NORMD_SERVER_SHARED_MEMORY_PARTS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -36,5 +35,3 @@ absl::StatusOr<std::unique_ptr<RegionListener>> HandoverOf(const ServerConfig& c
                                                            Metrics& metrics);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_SHARED_MEMORY_PARTS_H_

@@ -5,7 +5,6 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#include <functional>
 #include <string>
 #include <utility>
 

@@ -1,8 +1,7 @@
 // The signals that stop the server, the one that has it look at its files, and those that would end
 // it without a drain. deploy/README.md has the table.
 
-#ifndef NORMD_SERVER_STOP_SIGNALS_H_
-#define NORMD_SERVER_STOP_SIGNALS_H_
+#pragma once
 
 #include <atomic>
 #include <functional>
@@ -36,5 +35,3 @@ class SignalThread {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_STOP_SIGNALS_H_

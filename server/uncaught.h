@@ -1,7 +1,6 @@
 // What becomes of exceptions that nobody catches.
 
-#ifndef NORMD_SERVER_UNCAUGHT_H_
-#define NORMD_SERVER_UNCAUGHT_H_
+#pragma once
 
 namespace normd {
 
@@ -10,5 +9,3 @@ namespace normd {
 void EndWithAMessage();
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_UNCAUGHT_H_

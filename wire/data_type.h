@@ -1,8 +1,7 @@
 // The names of the element types in the protocol, in text and in files. Only this table knows these
 // names; kernels/norm.h says what a type is.
 
-#ifndef NORMD_WIRE_DATA_TYPE_H_
-#define NORMD_WIRE_DATA_TYPE_H_
+#pragma once
 
 #include <string>
 #include <type_traits>
@@ -61,5 +60,3 @@ inline std::string ListDataTypes(absl::string_view DataTypeNames::*column) {
 }
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_DATA_TYPE_H_

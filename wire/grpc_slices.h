@@ -1,7 +1,6 @@
 // Messages as gRPC holds them: slices with an owner each, read and sent where they lie.
 
-#ifndef NORMD_WIRE_GRPC_SLICES_H_
-#define NORMD_WIRE_GRPC_SLICES_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -42,5 +41,3 @@ grpc::Slice SliceHolding(ConstBytes bytes, Owner owner) {
 grpc::ByteBuffer Assemble(const EncodedMessage& message, absl::Span<const grpc::Slice> data);
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_GRPC_SLICES_H_

@@ -1,10 +1,7 @@
 #include "wire/infer_json_request.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

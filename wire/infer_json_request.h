@@ -1,8 +1,7 @@
 // The body of an inference request over HTTP: a JSON text, or a JSON text with binary tensors
 // behind it. Triton's protocol and its "binary tensor data" extension are the specification.
 
-#ifndef NORMD_WIRE_INFER_JSON_REQUEST_H_
-#define NORMD_WIRE_INFER_JSON_REQUEST_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -60,5 +59,3 @@ absl::StatusOr<InferJsonRequest> DecodeInferJson(const InferJsonBody& body, Take
 std::string InferJsonId(const InferJsonBody& body, TakeMemory take);
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_INFER_JSON_REQUEST_H_

@@ -1,18 +1,30 @@
 #include "wire/infer_json_response.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <iterator>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
 #include "wire/data_type.h"
 #include "wire/infer_parameter.h"
 #include "wire/json_number.h"
-#include "wire/json_text.h"
 
 namespace normd {
 namespace {
+
+// Appends a JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD.
+void AppendJsonText(absl::string_view text, std::string& out) {
+  const auto is_plain = [](char c) { return c >= ' ' && c < '\x7f' && c != '"' && c != '\\'; };
+  if (std::all_of(text.begin(), text.end(), is_plain)) {
+    absl::StrAppend(&out, "\"", text, "\"");
+    return;
+  }
+  out += nlohmann::json(std::string(text))
+             .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
 
 template <FloatFormat kFormat>
 bool IsFinite(std::uint32_t bits) {

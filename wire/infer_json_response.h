@@ -1,7 +1,6 @@
 // The body of an inference response over HTTP, and of an error.
 
-#ifndef NORMD_WIRE_INFER_JSON_RESPONSE_H_
-#define NORMD_WIRE_INFER_JSON_RESPONSE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -44,5 +43,3 @@ absl::StatusOr<std::string> EncodeInferJson(const InferJsonResponse& response, T
 std::string EncodeJsonError(absl::string_view message);
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_INFER_JSON_RESPONSE_H_

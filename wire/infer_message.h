@@ -3,10 +3,8 @@
 // proto/inference/grpc_service.proto is the specification; the generated classes and this code
 // accept and mean the same.
 
-#ifndef NORMD_WIRE_INFER_MESSAGE_H_
-#define NORMD_WIRE_INFER_MESSAGE_H_
+#pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
@@ -51,5 +49,3 @@ enum class InferMessageKind {
 EncodedMessage EncodeInferMessage(InferMessageKind kind, const InferMessageHead& head);
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_INFER_MESSAGE_H_

@@ -1,7 +1,6 @@
 // Reads the entries of `parameters`, a map of every message of the Open Inference Protocol.
 
-#ifndef NORMD_WIRE_INFER_PARAMETER_H_
-#define NORMD_WIRE_INFER_PARAMETER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -61,5 +60,3 @@ absl::Status ReadTensorParameter(MessageReader& reader, std::string& key, Receiv
                                  std::unique_ptr<ReceivedSharedMemory>& shared_memory);
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_INFER_PARAMETER_H_

@@ -1,10 +1,8 @@
 // ModelInferRequest on the wire, without a copy of the tensors. It knows no transport and no model.
 
-#ifndef NORMD_WIRE_INFER_REQUEST_H_
-#define NORMD_WIRE_INFER_REQUEST_H_
+#pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/container/inlined_vector.h"
@@ -52,5 +50,3 @@ std::string InferRequestId(absl::Span<const ConstBytes> slices);
 absl::StatusOr<EncodedMessage> EncodeInferRequest(const InferMessageHead& head);
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_INFER_REQUEST_H_

@@ -1,7 +1,6 @@
 // ModelInferResponse on the wire, as clients read it, without a copy of the tensors.
 
-#ifndef NORMD_WIRE_INFER_RESPONSE_H_
-#define NORMD_WIRE_INFER_RESPONSE_H_
+#pragma once
 
 #include <string>
 
@@ -23,5 +22,3 @@ struct InferResponseView {
 absl::StatusOr<InferResponseView> DecodeInferResponse(absl::Span<const ConstBytes> slices);
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_INFER_RESPONSE_H_

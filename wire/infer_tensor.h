@@ -1,8 +1,7 @@
 // Received tensors of ModelInferRequest and ModelInferResponse: one list describes them, and their
 // bytes lie in typed fields of their own or, raw, in a list beside it.
 
-#ifndef NORMD_WIRE_INFER_TENSOR_H_
-#define NORMD_WIRE_INFER_TENSOR_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -82,5 +81,3 @@ absl::Status TakeRawContents(RawContentsFor whose, absl::string_view field,
                              ReceivedInferTensors& tensors);
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_INFER_TENSOR_H_

@@ -1,7 +1,6 @@
 // Numbers in text: rounds them to the elements' types, and writes elements so that they read back.
 
-#ifndef NORMD_WIRE_JSON_NUMBER_H_
-#define NORMD_WIRE_JSON_NUMBER_H_
+#pragma once
 
 #include <bit>
 #include <cstddef>
@@ -143,5 +142,3 @@ char* WriteNumber(double value, char* out);  // Requires a finite number.
 char* WriteNumber(std::int64_t value, char* out);
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_JSON_NUMBER_H_

@@ -1,6 +1,5 @@
 #include "wire/json_reader.h"
 
-#include <cstdint>
 #include <new>
 
 #include "base/printable.h"

@@ -1,8 +1,7 @@
 // What every reader of a JSON text here needs of simdjson: strings, errors that name the field, and
 // values that are checked and dropped. Only sources of this folder include it.
 
-#ifndef NORMD_WIRE_JSON_READER_H_
-#define NORMD_WIRE_JSON_READER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -92,5 +91,3 @@ class JsonReader {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_JSON_READER_H_

@@ -1,7 +1,6 @@
 // The elements of a tensor in a JSON text.
 
-#ifndef NORMD_WIRE_JSON_TENSOR_H_
-#define NORMD_WIRE_JSON_TENSOR_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "base/bytes.h"
@@ -20,5 +19,3 @@ absl::Status ReadJsonTensor(JsonReader& reader, const JsonField& field,
                             MutableBytes elements);
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_JSON_TENSOR_H_

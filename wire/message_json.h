@@ -6,8 +6,7 @@
 //   one list of text (a trace setting)              the list
 //   a map of messages that have its key as `name`   a list of them
 
-#ifndef NORMD_WIRE_MESSAGE_JSON_H_
-#define NORMD_WIRE_MESSAGE_JSON_H_
+#pragma once
 
 #include <string>
 
@@ -29,5 +28,3 @@ absl::Status ReadMessageJson(absl::string_view text, google::protobuf::Message& 
                              absl::string_view field = "");
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_MESSAGE_JSON_H_

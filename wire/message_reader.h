@@ -1,8 +1,7 @@
 // Reads protobuf messages field by field from the slices in which they came. It accepts and refuses
 // the same messages as the generated classes, and does not copy the long fields.
 
-#ifndef NORMD_WIRE_MESSAGE_READER_H_
-#define NORMD_WIRE_MESSAGE_READER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -172,5 +171,3 @@ class MessageReader {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_MESSAGE_READER_H_

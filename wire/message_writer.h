@@ -1,8 +1,7 @@
 // Writes fields as proto3 does: zeros and empty texts are left out. Callers first add up the sizes,
 // then write the fields into memory of that size.
 
-#ifndef NORMD_WIRE_MESSAGE_WRITER_H_
-#define NORMD_WIRE_MESSAGE_WRITER_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -57,5 +56,3 @@ class MessageWriter {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_MESSAGE_WRITER_H_

@@ -5,8 +5,7 @@
 //
 // It knows no transport and no model, so tests and the fuzzer reach every line of it.
 
-#ifndef NORMD_WIRE_NORMALIZE_REQUEST_H_
-#define NORMD_WIRE_NORMALIZE_REQUEST_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -65,5 +64,3 @@ struct NormalizeRequestHead {
 absl::StatusOr<EncodedMessage> EncodeNormalizeRequest(const NormalizeRequestHead& head);
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_NORMALIZE_REQUEST_H_

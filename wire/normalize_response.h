@@ -1,8 +1,7 @@
 // NormalizeResponse on the wire, without a copy of the tensors. The same holds as for requests
 // (normalize_request.h).
 
-#ifndef NORMD_WIRE_NORMALIZE_RESPONSE_H_
-#define NORMD_WIRE_NORMALIZE_RESPONSE_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -46,5 +45,3 @@ struct NormalizeResponseView {
 absl::StatusOr<NormalizeResponseView> DecodeNormalizeResponse(absl::Span<const ConstBytes> slices);
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_NORMALIZE_RESPONSE_H_

@@ -2,8 +2,7 @@
 // It is a socket of packets (SOCK_SEQPACKET): a message comes whole or not at all, together with
 // its descriptor. docs/shared_memory.md describes the bytes.
 
-#ifndef NORMD_WIRE_REGION_MESSAGE_H_
-#define NORMD_WIRE_REGION_MESSAGE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -43,5 +42,3 @@ std::string EncodeRegionRequest(const RegionRequest& request);
 std::string EncodeRegionReply(const RegionReply& reply);
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_REGION_MESSAGE_H_

@@ -1,7 +1,6 @@
 // The slices of a message as protobuf's input.
 
-#ifndef NORMD_WIRE_SLICE_STREAM_H_
-#define NORMD_WIRE_SLICE_STREAM_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -55,5 +54,3 @@ class SliceStream final : public google::protobuf::io::ZeroCopyInputStream {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_SLICE_STREAM_H_

@@ -1,8 +1,7 @@
 // The messages of NormalizeStream on the wire, without a copy of the tensors' bytes. The same holds
 // as for requests (normalize_request.h).
 
-#ifndef NORMD_WIRE_STREAM_PART_H_
-#define NORMD_WIRE_STREAM_PART_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -36,5 +35,3 @@ absl::StatusOr<StreamPartView> DecodeStreamResponse(absl::Span<const ConstBytes>
 std::string EncodeStreamChunkHead(std::size_t size);
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_STREAM_PART_H_

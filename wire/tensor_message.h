@@ -1,8 +1,7 @@
 // The Tensor message, read as views of the received bytes and written without the data, which lies
 // elsewhere.
 
-#ifndef NORMD_WIRE_TENSOR_MESSAGE_H_
-#define NORMD_WIRE_TENSOR_MESSAGE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -118,5 +117,3 @@ void WriteTensors(int field, absl::Span<const TensorHeader> tensors, const char*
                   MessageWriter& writer, absl::InlinedVector<std::size_t, 4>& ends);
 
 }  // namespace normd
-
-#endif  // NORMD_WIRE_TENSOR_MESSAGE_H_

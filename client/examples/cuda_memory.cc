@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "client/client.h"
 #include "client/device_region.h"
 

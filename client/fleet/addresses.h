@@ -1,7 +1,6 @@
 // The servers that a text names, and the addresses of their names.
 
-#ifndef NORMD_CLIENT_FLEET_ADDRESSES_H_
-#define NORMD_CLIENT_FLEET_ADDRESSES_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -50,5 +49,3 @@ using Resolver =
 bool CanChange(const std::vector<ServerName>& servers);
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_FLEET_ADDRESSES_H_

@@ -1,7 +1,6 @@
 // Which of several servers gets the next call.
 
-#ifndef NORMD_CLIENT_FLEET_BALANCE_H_
-#define NORMD_CLIENT_FLEET_BALANCE_H_
+#pragma once
 
 #include <cstddef>
 #include <optional>
@@ -54,5 +53,3 @@ class Picker {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_FLEET_BALANCE_H_

@@ -1,7 +1,6 @@
 // One call of a fleet: its attempts, in sequence or, when hedged, two at a time.
 
-#ifndef NORMD_CLIENT_FLEET_FLEET_CALL_H_
-#define NORMD_CLIENT_FLEET_FLEET_CALL_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -60,5 +59,3 @@ class FleetCall final : public PendingCall, public std::enable_shared_from_this<
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_FLEET_FLEET_CALL_H_

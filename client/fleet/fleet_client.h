@@ -1,8 +1,7 @@
 // A client of several servers with the same models: it balances calls, checks the servers' health,
 // and retries on another server.
 
-#ifndef NORMD_CLIENT_FLEET_FLEET_CLIENT_H_
-#define NORMD_CLIENT_FLEET_FLEET_CLIENT_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -52,5 +51,3 @@ class FleetClient final : public Caller {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_FLEET_FLEET_CLIENT_H_

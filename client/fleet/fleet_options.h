@@ -1,7 +1,6 @@
 // The options of a fleet's client, and its counts.
 
-#ifndef NORMD_CLIENT_FLEET_FLEET_OPTIONS_H_
-#define NORMD_CLIENT_FLEET_FLEET_OPTIONS_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -46,5 +45,3 @@ struct FleetCounts {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_FLEET_FLEET_OPTIONS_H_

@@ -1,7 +1,6 @@
 // The state that a FleetClient shares with its calls.
 
-#ifndef NORMD_CLIENT_FLEET_FLEET_STATE_H_
-#define NORMD_CLIENT_FLEET_FLEET_STATE_H_
+#pragma once
 
 #include <memory>
 #include <random>
@@ -49,5 +48,3 @@ class FleetState {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_FLEET_FLEET_STATE_H_

@@ -1,10 +1,8 @@
 // Checks the health of a fleet's servers, and resolves its names, on threads of its own.
 
-#ifndef NORMD_CLIENT_FLEET_HEALTH_PROBER_H_
-#define NORMD_CLIENT_FLEET_HEALTH_PROBER_H_
+#pragma once
 
 #include <memory>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -56,5 +54,3 @@ class HealthProber {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_FLEET_HEALTH_PROBER_H_

@@ -1,7 +1,6 @@
 // How often, how soon and how much in all a fleet's client retries.
 
-#ifndef NORMD_CLIENT_FLEET_RETRY_H_
-#define NORMD_CLIENT_FLEET_RETRY_H_
+#pragma once
 
 #include <chrono>
 
@@ -51,5 +50,3 @@ class RetryBudget {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_FLEET_RETRY_H_

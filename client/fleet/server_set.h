@@ -1,7 +1,6 @@
 // The servers of a fleet: the state of each, and its calls.
 
-#ifndef NORMD_CLIENT_FLEET_SERVER_SET_H_
-#define NORMD_CLIENT_FLEET_SERVER_SET_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -95,5 +94,3 @@ class ServerSet {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_FLEET_SERVER_SET_H_

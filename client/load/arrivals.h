@@ -1,13 +1,11 @@
 // When to send, in an open loop: at times that do not depend on the responses. (A closed loop sends
 // when a response has come and needs no arrivals.)
 
-#ifndef NORMD_CLIENT_LOAD_ARRIVALS_H_
-#define NORMD_CLIENT_LOAD_ARRIVALS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -50,5 +48,3 @@ std::unique_ptr<Arrivals> TracedArrivals(std::vector<Duration> times);
 absl::StatusOr<std::vector<Duration>> ParseTrace(absl::string_view text);
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_LOAD_ARRIVALS_H_

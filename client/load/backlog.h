@@ -6,8 +6,7 @@
 // soon as the oldest has spent half its time, and calls that have reached their deadline when
 // another ends are dropped unsent.
 
-#ifndef NORMD_CLIENT_LOAD_BACKLOG_H_
-#define NORMD_CLIENT_LOAD_BACKLOG_H_
+#pragma once
 
 #include <cstddef>
 #include <deque>
@@ -58,5 +57,3 @@ class Backlog {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_LOAD_BACKLOG_H_

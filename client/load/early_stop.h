@@ -1,7 +1,6 @@
 // When to stop before the time is over: checked from outside, about once a second.
 
-#ifndef NORMD_CLIENT_LOAD_EARLY_STOP_H_
-#define NORMD_CLIENT_LOAD_EARLY_STOP_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -46,5 +45,3 @@ class EarlyStop {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_LOAD_EARLY_STOP_H_

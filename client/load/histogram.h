@@ -1,8 +1,7 @@
 // A histogram of durations that can be merged: between workers, processes and reports. Written here
 // because no package of the distributions has one that merges and can be written to a report.
 
-#ifndef NORMD_CLIENT_LOAD_HISTOGRAM_H_
-#define NORMD_CLIENT_LOAD_HISTOGRAM_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -67,5 +66,3 @@ class Histogram {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_LOAD_HISTOGRAM_H_

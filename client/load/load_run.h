@@ -1,8 +1,7 @@
 // One load run: sends the workload's requests at the arrivals' times, until the stop rule ends it,
 // and measures.
 
-#ifndef NORMD_CLIENT_LOAD_LOAD_RUN_H_
-#define NORMD_CLIENT_LOAD_LOAD_RUN_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -68,5 +67,3 @@ class LoadRun {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_LOAD_LOAD_RUN_H_

@@ -1,7 +1,6 @@
 // The measurements of a run.
 
-#ifndef NORMD_CLIENT_LOAD_MEASUREMENT_H_
-#define NORMD_CLIENT_LOAD_MEASUREMENT_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -80,5 +79,3 @@ struct Measurement {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_LOAD_MEASUREMENT_H_

@@ -1,7 +1,6 @@
 // An objective for the response time, and the share of the work that met it.
 
-#ifndef NORMD_CLIENT_LOAD_OBJECTIVE_H_
-#define NORMD_CLIENT_LOAD_OBJECTIVE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -39,5 +38,3 @@ struct ObjectiveResult {
 ObjectiveResult Judge(const Objective& objective, const LoadResult& result, double max_error_share);
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_LOAD_OBJECTIVE_H_

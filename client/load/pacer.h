@@ -1,7 +1,6 @@
 // Time for a load run: a clock, and waiting on it. Tests supply one that advances by itself.
 
-#ifndef NORMD_CLIENT_LOAD_PACER_H_
-#define NORMD_CLIENT_LOAD_PACER_H_
+#pragma once
 
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -36,5 +35,3 @@ class SteadyPacer final : public Pacer {
 void AskForPreciseWakeups();
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_LOAD_PACER_H_

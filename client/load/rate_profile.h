@@ -1,10 +1,8 @@
 // The wanted number of requests per second over time: steps and ramps.
 
-#ifndef NORMD_CLIENT_LOAD_RATE_PROFILE_H_
-#define NORMD_CLIENT_LOAD_RATE_PROFILE_H_
+#pragma once
 
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -46,5 +44,3 @@ class RateProfile {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_LOAD_RATE_PROFILE_H_

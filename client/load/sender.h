@@ -1,7 +1,6 @@
 // How a request leaves and a response returns. The load run knows no protocol.
 
-#ifndef NORMD_CLIENT_LOAD_SENDER_H_
-#define NORMD_CLIENT_LOAD_SENDER_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -58,5 +57,3 @@ class Sender {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_LOAD_SENDER_H_

@@ -1,7 +1,6 @@
 // When to stop.
 
-#ifndef NORMD_CLIENT_LOAD_STOP_RULE_H_
-#define NORMD_CLIENT_LOAD_STOP_RULE_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -65,5 +64,3 @@ class StopRule {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_LOAD_STOP_RULE_H_

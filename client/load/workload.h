@@ -1,7 +1,6 @@
 // The requests to send: a weighted mix of models, shapes and types, with tensors for each.
 
-#ifndef NORMD_CLIENT_LOAD_WORKLOAD_H_
-#define NORMD_CLIENT_LOAD_WORKLOAD_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -94,5 +93,3 @@ class Workload {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_LOAD_WORKLOAD_H_

@@ -1,13 +1,11 @@
 // The interface of a subcommand.
 
-#ifndef NORMD_CLIENT_NORMCTL_COMMAND_H_
-#define NORMD_CLIENT_NORMCTL_COMMAND_H_
+#pragma once
 
 #include <ostream>
 #include <string>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "client/client.h"
@@ -57,5 +55,3 @@ std::unique_ptr<Command> MakeRandomCommand();
 std::unique_ptr<Command> MakeTokenCommand();
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_NORMCTL_COMMAND_H_

@@ -5,15 +5,50 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/nearest_name.h"
 #include "client/channel_security.h"
 #include "client/connection_flags.h"
 #include "client/normctl/command.h"
-#include "client/normctl/completion.h"
 #include "flags/version.h"
 
 namespace normd::client {
 namespace {
+
+// What a shell is told of the commands, to complete a command line.
+struct CommandWords {
+  std::string name;
+  std::vector<std::string> flags;  // "--name=", or "--name" where it takes no value.
+};
+
+// A script that bash sources: it completes commands, their flags, and otherwise files.
+std::string BashCompletion(absl::Span<const CommandWords> commands) {
+  std::string names = "help completion --help --version";
+  std::string cases;
+  for (const CommandWords& command : commands) {
+    absl::StrAppend(&names, " ", command.name);
+    absl::StrAppend(&cases, "      ", command.name, ") words=\"", absl::StrJoin(command.flags, " "),
+                    "\" ;;\n");
+  }
+  return absl::StrCat(R"(# source <(normctl completion bash)
+_normctl() {
+  local words=
+  if ((COMP_CWORD == 1)); then
+    words=")",
+                      names, R"("
+  elif [[ ${COMP_WORDS[1]} == completion ]]; then
+    words=bash
+  elif [[ $2 == -* ]]; then
+    case ${COMP_WORDS[1]} in
+)",
+                      cases, R"(    esac
+  fi
+  mapfile -t COMPREPLY < <(compgen -W "$words" -- "$2")
+  if [[ ${COMPREPLY[*]} == --*= ]]; then compopt -o nospace 2>/dev/null; fi
+}
+complete -o default -F _normctl normctl
+)");
+}
 
 std::vector<std::unique_ptr<Command>> MakeCommands() {
   std::vector<std::unique_ptr<Command>> commands = MakeAdminCommands();

@@ -1,7 +1,6 @@
 // normctl's command line: `normctl COMMAND [arguments] [flags]`.
 
-#ifndef NORMD_CLIENT_NORMCTL_COMMANDS_H_
-#define NORMD_CLIENT_NORMCTL_COMMANDS_H_
+#pragma once
 
 #include <ostream>
 #include <string>
@@ -24,5 +23,3 @@ int RunNormctl(absl::Span<const std::string> arguments, std::ostream& out, std::
                bool terminal);
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_NORMCTL_COMMANDS_H_

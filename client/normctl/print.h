@@ -1,7 +1,6 @@
 // The service's messages as text for people, and as JSON.
 
-#ifndef NORMD_CLIENT_NORMCTL_PRINT_H_
-#define NORMD_CLIENT_NORMCTL_PRINT_H_
+#pragma once
 
 #include <ostream>
 #include <string>
@@ -28,5 +27,3 @@ void PrintServerInfo(const v1::GetServerInfoResponse& info, std::ostream& out);
 std::string DescribeStages(const v1::StageTimes& stages);
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_NORMCTL_PRINT_H_

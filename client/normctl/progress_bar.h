@@ -1,7 +1,6 @@
 // The progress of a long transfer, on one line of a terminal.
 
-#ifndef NORMD_CLIENT_NORMCTL_PROGRESS_BAR_H_
-#define NORMD_CLIENT_NORMCTL_PROGRESS_BAR_H_
+#pragma once
 
 #include <cstdint>
 #include <ostream>
@@ -37,5 +36,3 @@ class ProgressBar {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_NORMCTL_PROGRESS_BAR_H_

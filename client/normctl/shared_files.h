@@ -1,7 +1,6 @@
 // Tensors from .npy files in memory shared with a server on this machine.
 
-#ifndef NORMD_CLIENT_NORMCTL_SHARED_FILES_H_
-#define NORMD_CLIENT_NORMCTL_SHARED_FILES_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -26,5 +25,3 @@ absl::Status ShareFiles(const SharedMemoryServer& server, const v1::ModelInfo& m
                         const std::vector<InputFile>& inputs, NormalizeRequest& request);
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_NORMCTL_SHARED_FILES_H_

@@ -1,7 +1,6 @@
 // Tensors from .npy files through a stream into other files: all may be larger than memory.
 
-#ifndef NORMD_CLIENT_NORMCTL_STREAM_FILES_H_
-#define NORMD_CLIENT_NORMCTL_STREAM_FILES_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -36,5 +35,3 @@ absl::StatusOr<Comparison> CompareFiles(const ReferenceModel& reference,
                                         absl::Span<const std::string> wanted);
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_NORMCTL_STREAM_FILES_H_

@@ -1,7 +1,6 @@
 // The flags for balancing several servers.
 
-#ifndef NORMD_CLIENT_NORMLOAD_BALANCE_FLAGS_H_
-#define NORMD_CLIENT_NORMLOAD_BALANCE_FLAGS_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -29,5 +28,3 @@ struct BalanceFlags {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_NORMLOAD_BALANCE_FLAGS_H_

@@ -1,4 +1,3 @@
-#include <chrono>
 
 #include "absl/strings/str_format.h"
 #include "client/normload/report.h"

@@ -1,7 +1,6 @@
 // The responses that --verify expects.
 
-#ifndef NORMD_CLIENT_NORMLOAD_EXPECTATION_H_
-#define NORMD_CLIENT_NORMLOAD_EXPECTATION_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -29,5 +28,3 @@ void Verify(const Item& item, const Expectation& expectation,
             absl::Span<const client::ReceivedTensor> received, Outcome& outcome);
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_NORMLOAD_EXPECTATION_H_

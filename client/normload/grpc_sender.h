@@ -1,7 +1,6 @@
 // Sends the load run's requests with the client library.
 
-#ifndef NORMD_CLIENT_NORMLOAD_GRPC_SENDER_H_
-#define NORMD_CLIENT_NORMLOAD_GRPC_SENDER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -81,5 +80,3 @@ class GrpcSender final : public Sender {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_NORMLOAD_GRPC_SENDER_H_

@@ -1,7 +1,6 @@
 // A request of the Open Inference Protocol over HTTP, with binary tensors, and its response.
 
-#ifndef NORMD_CLIENT_NORMLOAD_HTTP_MESSAGE_H_
-#define NORMD_CLIENT_NORMLOAD_HTTP_MESSAGE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -35,5 +34,3 @@ absl::StatusOr<HttpOutputs> ReadHttpOutputs(ConstBytes body, std::size_t json_by
 absl::Status HttpError(unsigned status, ConstBytes body);
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_NORMLOAD_HTTP_MESSAGE_H_

@@ -1,7 +1,6 @@
 #include "client/normload/http_sender.h"
 
 #include <algorithm>
-#include <chrono>
 #include <thread>
 #include <utility>
 

@@ -1,7 +1,6 @@
 // Sends the load run's requests over HTTP/1.1.
 
-#ifndef NORMD_CLIENT_NORMLOAD_HTTP_SENDER_H_
-#define NORMD_CLIENT_NORMLOAD_HTTP_SENDER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -69,5 +68,3 @@ class HttpSender final : public Sender {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_NORMLOAD_HTTP_SENDER_H_

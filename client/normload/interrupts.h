@@ -1,7 +1,6 @@
 // How the user stops a run.
 
-#ifndef NORMD_CLIENT_NORMLOAD_INTERRUPTS_H_
-#define NORMD_CLIENT_NORMLOAD_INTERRUPTS_H_
+#pragma once
 
 #include "base/clock.h"
 
@@ -16,5 +15,3 @@ class Interrupts {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_NORMLOAD_INTERRUPTS_H_

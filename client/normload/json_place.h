@@ -1,8 +1,7 @@
 // Fields of JSON that are named once, for both ways: an Exchange reads its value or writes it.
 // Protobuf's JSON cannot be the report's: it has 64-bit integers as text and no lists of pairs.
 
-#ifndef NORMD_CLIENT_NORMLOAD_JSON_PLACE_H_
-#define NORMD_CLIENT_NORMLOAD_JSON_PLACE_H_
+#pragma once
 
 #include <cstddef>
 #include <map>
@@ -102,5 +101,3 @@ void Exchange(const Place& at, std::map<std::string, T>& map) {
 }
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_NORMLOAD_JSON_PLACE_H_

@@ -1,7 +1,6 @@
 // The program: from the command line to the report.
 
-#ifndef NORMD_CLIENT_NORMLOAD_NORMLOAD_H_
-#define NORMD_CLIENT_NORMLOAD_NORMLOAD_H_
+#pragma once
 
 #include <ostream>
 #include <string>
@@ -21,5 +20,3 @@ int RunNormload(absl::Span<const std::string> arguments, Interrupts& interrupts,
                 std::ostream& err, bool terminal);
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_NORMLOAD_NORMLOAD_H_

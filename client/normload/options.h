@@ -1,7 +1,6 @@
 // The options of normload's command line.
 
-#ifndef NORMD_CLIENT_NORMLOAD_OPTIONS_H_
-#define NORMD_CLIENT_NORMLOAD_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -107,5 +106,3 @@ struct ProgramOptions {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_NORMLOAD_OPTIONS_H_

@@ -1,7 +1,6 @@
 // The files in page/, compiled in.
 
-#ifndef NORMD_CLIENT_NORMLOAD_PAGE_TEXT_H_
-#define NORMD_CLIENT_NORMLOAD_PAGE_TEXT_H_
+#pragma once
 
 namespace normd::load {
 
@@ -11,5 +10,3 @@ extern const char kPageCss[];
 extern const char kPageJs[];
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_NORMLOAD_PAGE_TEXT_H_

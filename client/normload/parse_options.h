@@ -1,8 +1,7 @@
 // normload's command line. Each flag is declared once, in parse_options.cc, with its unit, its help
 // and its check.
 
-#ifndef NORMD_CLIENT_NORMLOAD_PARSE_OPTIONS_H_
-#define NORMD_CLIENT_NORMLOAD_PARSE_OPTIONS_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -29,5 +28,3 @@ absl::StatusOr<MergeOptions> ParseMergeOptions(absl::Span<const std::string> arg
 std::string HelpText();
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_NORMLOAD_PARSE_OPTIONS_H_

@@ -1,7 +1,6 @@
 // The flags for how tensors reach the server and return.
 
-#ifndef NORMD_CLIENT_NORMLOAD_PLANE_FLAGS_H_
-#define NORMD_CLIENT_NORMLOAD_PLANE_FLAGS_H_
+#pragma once
 
 #include <string>
 
@@ -43,5 +42,3 @@ struct PlaneFlags {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_NORMLOAD_PLANE_FLAGS_H_

@@ -4,13 +4,11 @@
 #include <chrono>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/channel_security.h"
 #include "client/device_region.h"
-#include "client/normload/grpc_sender.h"
 #include "client/output_specs.h"
 #include "client/shared_region.h"
 #include "client/tensor/stream_order.h"

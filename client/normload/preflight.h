@@ -1,11 +1,9 @@
 // Sends one request of each kind before the run, so that an unreachable server, a wrong model or a
 // wrong shape gives one clear message and not a million errors.
 
-#ifndef NORMD_CLIENT_NORMLOAD_PREFLIGHT_H_
-#define NORMD_CLIENT_NORMLOAD_PREFLIGHT_H_
+#pragma once
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -38,5 +36,3 @@ absl::StatusOr<Preflight> RunPreflight(client::Client& client, const Workload& w
                                        const ProgramOptions& options);
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_NORMLOAD_PREFLIGHT_H_

@@ -1,7 +1,6 @@
 // The progress of a run.
 
-#ifndef NORMD_CLIENT_NORMLOAD_PROGRESS_H_
-#define NORMD_CLIENT_NORMLOAD_PROGRESS_H_
+#pragma once
 
 #include <ostream>
 #include <string>
@@ -67,5 +66,3 @@ class Progress {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_NORMLOAD_PROGRESS_H_

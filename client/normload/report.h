@@ -1,8 +1,7 @@
 // The report of a run, a sweep or a search: as text for people, as JSON for programs (REPORT.md),
 // as CSV for spreadsheets, as a page for browsers.
 
-#ifndef NORMD_CLIENT_NORMLOAD_REPORT_H_
-#define NORMD_CLIENT_NORMLOAD_REPORT_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -79,5 +78,3 @@ absl::StatusOr<Report> ParseJsonReport(absl::string_view text);
 absl::StatusOr<Report> MergeReports(std::vector<Report> reports);
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_NORMLOAD_REPORT_H_

@@ -1,11 +1,9 @@
 // The server's own metrics of a run: /metrics, scraped when the measurement begins and after it has
 // ended.
 
-#ifndef NORMD_CLIENT_NORMLOAD_SERVER_METRICS_H_
-#define NORMD_CLIENT_NORMLOAD_SERVER_METRICS_H_
+#pragma once
 
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -45,5 +43,3 @@ class MetricsWatch {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_NORMLOAD_SERVER_METRICS_H_

@@ -1,7 +1,6 @@
 // A connection to a server and a workload for it: runs the load, once or at many points.
 
-#ifndef NORMD_CLIENT_NORMLOAD_SESSION_H_
-#define NORMD_CLIENT_NORMLOAD_SESSION_H_
+#pragma once
 
 #include <memory>
 #include <ostream>
@@ -60,5 +59,3 @@ class Session {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_NORMLOAD_SESSION_H_

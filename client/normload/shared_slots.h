@@ -1,7 +1,6 @@
 // Memory that the calls of one kind of request share with the server.
 
-#ifndef NORMD_CLIENT_NORMLOAD_SHARED_SLOTS_H_
-#define NORMD_CLIENT_NORMLOAD_SHARED_SLOTS_H_
+#pragma once
 
 #include <cstddef>
 #include <deque>
@@ -65,5 +64,3 @@ class SharedSlots {
 };
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_NORMLOAD_SHARED_SLOTS_H_

@@ -1,7 +1,6 @@
 // Durations and rates in the reports' format.
 
-#ifndef NORMD_CLIENT_NORMLOAD_UNITS_H_
-#define NORMD_CLIENT_NORMLOAD_UNITS_H_
+#pragma once
 
 #include <chrono>
 
@@ -22,5 +21,3 @@ inline double PerSecond(double amount, Duration elapsed) {
 }
 
 }  // namespace normd::load
-
-#endif  // NORMD_CLIENT_NORMLOAD_UNITS_H_

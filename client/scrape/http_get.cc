@@ -1,7 +1,6 @@
 #include "client/scrape/http_get.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <type_traits>
 #include <utility>

@@ -1,7 +1,6 @@
 // One page over HTTP, such as a server's /metrics.
 
-#ifndef NORMD_CLIENT_SCRAPE_HTTP_GET_H_
-#define NORMD_CLIENT_SCRAPE_HTTP_GET_H_
+#pragma once
 
 #include <string>
 
@@ -41,5 +40,3 @@ absl::StatusOr<std::string> HttpGet(const HttpUrl& url, Duration timeout,
                                     const HttpSecurity& security = {});
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_SCRAPE_HTTP_GET_H_

@@ -1,8 +1,6 @@
 #include "client/scrape/metrics_text.h"
 
-#include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/ascii.h"

@@ -1,7 +1,6 @@
 // Metrics in Prometheus' text format, and the growth between two scrapes of a normd server.
 
-#ifndef NORMD_CLIENT_SCRAPE_METRICS_TEXT_H_
-#define NORMD_CLIENT_SCRAPE_METRICS_TEXT_H_
+#pragma once
 
 #include <map>
 #include <string>
@@ -50,5 +49,3 @@ ServerGrowth GrowthBetween(const std::vector<MetricSample>& before,
                            const std::vector<MetricSample>& after);
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_SCRAPE_METRICS_TEXT_H_

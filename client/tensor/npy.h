@@ -1,7 +1,6 @@
 // .npy files, read and written whole or in parts: a file may be larger than memory.
 
-#ifndef NORMD_CLIENT_TENSOR_NPY_H_
-#define NORMD_CLIENT_TENSOR_NPY_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -98,5 +97,3 @@ absl::StatusOr<Tensor> ReadNpy(const std::string& path);
 absl::Status WriteNpy(const std::string& path, const TensorView& tensor);
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_TENSOR_NPY_H_

@@ -1,7 +1,6 @@
 // Tensors of random elements that are the same everywhere for the same seed.
 
-#ifndef NORMD_CLIENT_TENSOR_RANDOM_H_
-#define NORMD_CLIENT_TENSOR_RANDOM_H_
+#pragma once
 
 #include <cstdint>
 
@@ -37,5 +36,3 @@ absl::StatusOr<Tensor> RandomTensor(norm::DType dtype, Shape shape, double low, 
 absl::StatusOr<Tensor> RandomIndexes(Shape shape, std::int64_t values, std::uint64_t seed);
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_TENSOR_RANDOM_H_

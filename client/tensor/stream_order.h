@@ -1,7 +1,6 @@
 // The order in which one stream of bytes carries several tensors.
 
-#ifndef NORMD_CLIENT_TENSOR_STREAM_ORDER_H_
-#define NORMD_CLIENT_TENSOR_STREAM_ORDER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -50,5 +49,3 @@ absl::StatusOr<std::vector<Tensor>> SplitStream(absl::Span<const TensorSpec> ten
                                                 std::int64_t samples = 0);
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_TENSOR_STREAM_ORDER_H_

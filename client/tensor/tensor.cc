@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"

@@ -1,7 +1,6 @@
 // Dense tensors in the clients: row-major, little-endian, no padding.
 
-#ifndef NORMD_CLIENT_TENSOR_TENSOR_H_
-#define NORMD_CLIENT_TENSOR_TENSOR_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -98,5 +97,3 @@ class Tensor {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_TENSOR_TENSOR_H_

@@ -1,7 +1,6 @@
 // Compares a response with the float64 reference.
 
-#ifndef NORMD_CLIENT_VERIFY_COMPARE_H_
-#define NORMD_CLIENT_VERIFY_COMPARE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -71,5 +70,3 @@ absl::StatusOr<Comparison> CompareOutputs(absl::Span<const ReceivedTensor> recei
 std::string Describe(const Comparison& comparison);
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_VERIFY_COMPARE_H_

@@ -1,7 +1,6 @@
 // Input shapes that suit a model, for a user who names none.
 
-#ifndef NORMD_CLIENT_VERIFY_DEFAULT_INPUTS_H_
-#define NORMD_CLIENT_VERIFY_DEFAULT_INPUTS_H_
+#pragma once
 
 #include <vector>
 
@@ -18,5 +17,3 @@ namespace normd::client {
 absl::StatusOr<std::vector<TensorSpec>> DefaultInputs(const v1::ModelInfo& model);
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_VERIFY_DEFAULT_INPUTS_H_

@@ -2,8 +2,7 @@
 // model's files, and kernels/reference.h computes them. tests/client/verify/golden_test.cc holds
 // both against PyTorch, for every operation.
 
-#ifndef NORMD_CLIENT_VERIFY_REFERENCE_MODEL_H_
-#define NORMD_CLIENT_VERIFY_REFERENCE_MODEL_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -71,5 +70,3 @@ class ReferenceModel {
 };
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_VERIFY_REFERENCE_MODEL_H_

@@ -1,6 +1,5 @@
 #include "client/verify/reference_program.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>

@@ -1,7 +1,6 @@
 // What a model's program computes, in float64: kernels/reference.h over tensors as lists.
 
-#ifndef NORMD_CLIENT_VERIFY_REFERENCE_PROGRAM_H_
-#define NORMD_CLIENT_VERIFY_REFERENCE_PROGRAM_H_
+#pragma once
 
 #include <vector>
 
@@ -22,5 +21,3 @@ absl::StatusOr<std::vector<std::vector<double>>> ComputeReference(
     const KernelProgram& program, const Geometry& geometry, absl::Span<const ConstBytes> inputs);
 
 }  // namespace normd::client
-
-#endif  // NORMD_CLIENT_VERIFY_REFERENCE_PROGRAM_H_

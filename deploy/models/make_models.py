@@ -60,40 +60,20 @@ class Values:
         return self.uniform(dtype, shape, 0.05, 0.15)
 
 
-def instance_norm_64(v):
-    return {"weight": v.gamma("F32", 64), "bias": v.beta("F32", 64)}
+def channels(dtype, *shape):
+    """The gamma and beta of a norm."""
+    return lambda v: {"weight": v.gamma(dtype, *shape), "bias": v.beta(dtype, *shape)}
 
 
-def instance_norm_64_running(v):
-    return {"weight": v.gamma("F32", 64), "bias": v.beta("F32", 64),
-            "running_mean": v.mean("F32", 64), "running_var": v.variance("F32", 64),
-            "num_batches_tracked": ("I64", (), [1000])}
+def running(dtype):
+    """Those of 64 channels, with statistics of this type."""
+    return lambda v: channels("F32", 64)(v) | {
+        "running_mean": v.mean(dtype, 64), "running_var": v.variance(dtype, 64),
+        "num_batches_tracked": ("I64", (), [1000])}
 
 
-def group_norm_64_8(v):
-    return {"weight": v.gamma("F32", 64), "bias": v.beta("F32", 64)}
-
-
-def group_norm_320_32_silu_last(v):
-    return {"weight": v.gamma("F16", 320), "bias": v.beta("F16", 320)}
-
-
-def layer_norm_1024(v):
-    return {"weight": v.gamma("F32", 1024), "bias": v.beta("F32", 1024)}
-
-
-def rms_norm_4096(v):
+def gamma_4096(v):
     return {"weight": v.gamma("BF16", 4096)}
-
-
-def rms_norm_4096_float8(v):
-    return {"weight": v.gamma("BF16", 4096)}
-
-
-def batch_norm_64(v):
-    return {"weight": v.gamma("F32", 64), "bias": v.beta("F32", 64),
-            "running_mean": v.mean("F64", 64), "running_var": v.variance("F64", 64),
-            "num_batches_tracked": ("I64", (), [1000])}
 
 
 def fused_linear_512(v):
@@ -103,21 +83,20 @@ def fused_linear_512(v):
             "linear.bias": v.uniform("F32", (512,), -bound, bound)}
 
 
-def add_rms_norm_4096(v):
-    return {"weight": v.gamma("BF16", 4096)}
-
-
-def style_bank_64_32(v):
-    return {"weight": v.gamma("F32", 32, 64), "bias": v.beta("F32", 32, 64)}
-
-
-def layer_norm_channels_384(v):
-    return {"weight": v.gamma("F32", 384), "bias": v.beta("F32", 384)}
-
-
-MODELS = (instance_norm_64, instance_norm_64_running, group_norm_64_8, group_norm_320_32_silu_last,
-          layer_norm_1024, rms_norm_4096, rms_norm_4096_float8, batch_norm_64, fused_linear_512,
-          add_rms_norm_4096, style_bank_64_32, layer_norm_channels_384)
+MODELS = {
+    "instance_norm_64": channels("F32", 64),
+    "instance_norm_64_running": running("F32"),
+    "group_norm_64_8": channels("F32", 64),
+    "group_norm_320_32_silu_last": channels("F16", 320),
+    "layer_norm_1024": channels("F32", 1024),
+    "rms_norm_4096": gamma_4096,
+    "rms_norm_4096_float8": gamma_4096,
+    "batch_norm_64": running("F64"),
+    "fused_linear_512": fused_linear_512,
+    "add_rms_norm_4096": gamma_4096,
+    "style_bank_64_32": channels("F32", 32, 64),
+    "layer_norm_channels_384": channels("F32", 384),
+}
 
 
 def safetensors(tensors):
@@ -142,9 +121,9 @@ def main():
     check = parser.parse_args().check
 
     differing = 0
-    for model in MODELS:
-        path = HERE / model.__name__ / "1" / "params.safetensors"
-        wanted = safetensors(model(Values(model.__name__)))
+    for name, parameters in MODELS.items():
+        path = HERE / name / "1" / "params.safetensors"
+        wanted = safetensors(parameters(Values(name)))
         if check:
             same = path.is_file() and path.read_bytes() == wanted
             differing += not same
@@ -155,7 +134,7 @@ def main():
             print(f"{len(wanted):6d} bytes {path.relative_to(HERE)}")
     if check:
         configs = {path.parent.name for path in HERE.glob("*/config.textproto")}
-        for name in sorted(configs ^ {model.__name__ for model in MODELS}):
+        for name in sorted(configs ^ set(MODELS)):
             differing += 1
             print(f"DIFFERS {name}: has either a config.textproto or parameters, not both")
     return 1 if differing else 0

@@ -1,12 +1,9 @@
 // The checks that every request passes, on every front end, in one order and one wording.
 
-#ifndef NORMD_SERVER_ACCEPT_ACCEPT_H_
-#define NORMD_SERVER_ACCEPT_ACCEPT_H_
+#pragma once
 
-#include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
@@ -75,5 +72,3 @@ absl::StatusOr<ResponseDescription> MakeResponse(const CallContext& call,
                                                  Completion& completion);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_ACCEPT_H_

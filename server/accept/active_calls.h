@@ -1,8 +1,7 @@
 // The calls inside the service. A stop waits for the last of them, and ends those that would not
 // end by themselves.
 
-#ifndef NORMD_SERVER_ACCEPT_ACTIVE_CALLS_H_
-#define NORMD_SERVER_ACCEPT_ACTIVE_CALLS_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -63,5 +62,3 @@ class ActiveCalls {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_ACTIVE_CALLS_H_

@@ -1,7 +1,6 @@
 // One JSON line for each admin call and for each denial.
 
-#ifndef NORMD_SERVER_ACCEPT_AUDIT_LOG_H_
-#define NORMD_SERVER_ACCEPT_AUDIT_LOG_H_
+#pragma once
 
 #include <array>
 #include <atomic>
@@ -58,5 +57,3 @@ class AuditLog {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_AUDIT_LOG_H_

@@ -1,8 +1,7 @@
 // The one check of whether a call is allowed, for every method of every service and for the paths
 // of the metrics port.
 
-#ifndef NORMD_SERVER_ACCEPT_AUTHORIZER_H_
-#define NORMD_SERVER_ACCEPT_AUTHORIZER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -87,5 +86,3 @@ class Authorizer {
 Duration RetryAfter(const absl::Status& status, Duration otherwise);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_AUTHORIZER_H_

@@ -1,8 +1,5 @@
 #include "server/accept/call_context.h"
 
-#include <utility>
-
-#include "absl/strings/str_cat.h"
 #include "server/accept/client_status.h"
 #include "server/accept/method_rights.h"
 

@@ -1,7 +1,6 @@
 // One call from its arrival to its end, in any protocol.
 
-#ifndef NORMD_SERVER_ACCEPT_CALL_CONTEXT_H_
-#define NORMD_SERVER_ACCEPT_CALL_CONTEXT_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -114,5 +113,3 @@ class CallContext {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_CALL_CONTEXT_H_

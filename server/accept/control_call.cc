@@ -1,7 +1,6 @@
 #include "server/accept/control_call.h"
 
 #include <chrono>
-#include <utility>
 
 #include "server/accept/client_status.h"
 

@@ -1,7 +1,6 @@
 // A unary call that computes nothing: it is admitted, runs a body, and ends.
 
-#ifndef NORMD_SERVER_ACCEPT_CONTROL_CALL_H_
-#define NORMD_SERVER_ACCEPT_CONTROL_CALL_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -118,5 +117,3 @@ class ControlCall {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_CONTROL_CALL_H_

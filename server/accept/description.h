@@ -1,7 +1,6 @@
 // Requests and responses in any protocol: front ends decode to these, and encode from them.
 
-#ifndef NORMD_SERVER_ACCEPT_DESCRIPTION_H_
-#define NORMD_SERVER_ACCEPT_DESCRIPTION_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -95,5 +94,3 @@ struct ResponseDescription {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_DESCRIPTION_H_

@@ -1,7 +1,6 @@
 // The parts of the server that every front end shares.
 
-#ifndef NORMD_SERVER_ACCEPT_ENVIRONMENT_H_
-#define NORMD_SERVER_ACCEPT_ENVIRONMENT_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -45,5 +44,3 @@ struct AcceptEnvironment {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_ENVIRONMENT_H_

@@ -1,8 +1,7 @@
 // One request, from its description to the description of its response: what is the same for each
 // front end.
 
-#ifndef NORMD_SERVER_ACCEPT_EXCHANGE_H_
-#define NORMD_SERVER_ACCEPT_EXCHANGE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -71,5 +70,3 @@ class Exchange {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_EXCHANGE_H_

@@ -1,7 +1,6 @@
 // Inflates compressed messages within limits.
 
-#ifndef NORMD_SERVER_ACCEPT_INFLATE_H_
-#define NORMD_SERVER_ACCEPT_INFLATE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -31,5 +30,3 @@ absl::StatusOr<std::int64_t> Inflate(Encoding encoding, absl::Span<const ConstBy
                                      const InflateTarget& target);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_INFLATE_H_

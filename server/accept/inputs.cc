@@ -1,7 +1,6 @@
 #include "server/accept/inputs.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
 #include <utility>
 

@@ -1,7 +1,6 @@
 // Matches a request's tensors to the inputs and outputs of its model.
 
-#ifndef NORMD_SERVER_ACCEPT_INPUTS_H_
-#define NORMD_SERVER_ACCEPT_INPUTS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -77,5 +76,3 @@ absl::StatusOr<PlacedOutputs> PlaceOutputs(const Model& model, const RequestDesc
 absl::Status CheckNoData(const RequestDescription& request);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_INPUTS_H_

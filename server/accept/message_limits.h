@@ -1,7 +1,6 @@
 // The sizes of messages, whatever their protocol.
 
-#ifndef NORMD_SERVER_ACCEPT_MESSAGE_LIMITS_H_
-#define NORMD_SERVER_ACCEPT_MESSAGE_LIMITS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -16,5 +15,3 @@ inline constexpr std::int64_t kMaxRequestOverheadBytes = 4096;
 inline constexpr std::int64_t kMaxControlBytes = 4096;
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_MESSAGE_LIMITS_H_

@@ -1,7 +1,6 @@
 // Which right each method needs.
 
-#ifndef NORMD_SERVER_ACCEPT_METHOD_RIGHTS_H_
-#define NORMD_SERVER_ACCEPT_METHOD_RIGHTS_H_
+#pragma once
 
 #include "server/identity/identity.h"
 #include "server/metrics/handles.h"
@@ -13,5 +12,3 @@ namespace normd {
 Right RightOf(Method method);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_METHOD_RIGHTS_H_

@@ -1,7 +1,6 @@
 // The model's name in a control request.
 
-#ifndef NORMD_SERVER_ACCEPT_MODEL_NAME_IN_H_
-#define NORMD_SERVER_ACCEPT_MODEL_NAME_IN_H_
+#pragma once
 
 #include <optional>
 
@@ -24,5 +23,3 @@ std::optional<absl::string_view> ModelNameIn(const Request& request) {
 }
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_MODEL_NAME_IN_H_

@@ -1,7 +1,6 @@
 // Cuts the tensors of a request whose data comes in chunks into requests for the lanes.
 
-#ifndef NORMD_SERVER_ACCEPT_PIECE_SEQUENCE_H_
-#define NORMD_SERVER_ACCEPT_PIECE_SEQUENCE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -35,5 +34,3 @@ class PieceSequence {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_PIECE_SEQUENCE_H_

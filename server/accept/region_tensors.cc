@@ -1,8 +1,6 @@
 #include "server/accept/region_tensors.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <memory>
 #include <string>
 #include <utility>
 

@@ -1,7 +1,6 @@
 // The tensors of a request that lie in regions, which its client shares with the server.
 
-#ifndef NORMD_SERVER_ACCEPT_REGION_TENSORS_H_
-#define NORMD_SERVER_ACCEPT_REGION_TENSORS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -73,5 +72,3 @@ absl::StatusOr<RegionTensors> FindRegionTensors(const RegionScope& scope, const 
 absl::Status CopyIndexes(const Model& model, RegionTensors& tensors);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_REGION_TENSORS_H_

@@ -1,7 +1,6 @@
 // The callers' ids for their requests, which relate a line of our log to theirs.
 
-#ifndef NORMD_SERVER_ACCEPT_REQUEST_IDS_H_
-#define NORMD_SERVER_ACCEPT_REQUEST_IDS_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -26,5 +25,3 @@ struct RequestIds {
 RequestIds FitRequestIds(absl::string_view request_id, absl::string_view traceparent);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_REQUEST_IDS_H_

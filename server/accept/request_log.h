@@ -1,7 +1,6 @@
 // One JSON line for each slow request, and for a sample of all requests.
 
-#ifndef NORMD_SERVER_ACCEPT_REQUEST_LOG_H_
-#define NORMD_SERVER_ACCEPT_REQUEST_LOG_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -64,5 +63,3 @@ class RequestLog {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_REQUEST_LOG_H_

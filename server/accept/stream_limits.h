@@ -1,7 +1,6 @@
 // The bounds of every stream.
 
-#ifndef NORMD_SERVER_ACCEPT_STREAM_LIMITS_H_
-#define NORMD_SERVER_ACCEPT_STREAM_LIMITS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -32,5 +31,3 @@ struct StreamLimits {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_STREAM_LIMITS_H_

@@ -1,7 +1,6 @@
 // The size of a stream's window and of its pieces.
 
-#ifndef NORMD_SERVER_ACCEPT_STREAM_PLAN_H_
-#define NORMD_SERVER_ACCEPT_STREAM_PLAN_H_
+#pragma once
 
 #include <cstdint>
 
@@ -28,5 +27,3 @@ absl::StatusOr<StreamPlan> PlanStream(const Model& model, const CheckedInputs& i
 std::int64_t HeldBytes(const Geometry& geometry, std::int64_t input_bytes);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_ACCEPT_STREAM_PLAN_H_

@@ -1,7 +1,6 @@
 // The server's budgets: how many requests, and how many of their bytes, may be inside at once.
 
-#ifndef NORMD_SERVER_BATCHING_ADMISSION_H_
-#define NORMD_SERVER_BATCHING_ADMISSION_H_
+#pragma once
 
 #include <array>
 #include <atomic>
@@ -195,5 +194,3 @@ class Admission {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_BATCHING_ADMISSION_H_

@@ -8,8 +8,7 @@
 // - between models: each is charged for what it takes, and the one that has been charged least goes
 //   next (Charge). So a model's own flood delays its own requests, not those of another.
 
-#ifndef NORMD_SERVER_BATCHING_BATCH_POLICY_H_
-#define NORMD_SERVER_BATCHING_BATCH_POLICY_H_
+#pragma once
 
 #include <compare>
 #include <cstddef>
@@ -151,5 +150,3 @@ enum class Verdict {
 Verdict DecideArrival(const Arrival& arrival);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_BATCHING_BATCH_POLICY_H_

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "base/mutex.h"
 #include "server/batching/waiting_set.h"

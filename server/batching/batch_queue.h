@@ -10,8 +10,7 @@
 //   how priorities mix.
 // - Between model versions, among those that DecideBatch lets go, turns are fair: see Turn.
 
-#ifndef NORMD_SERVER_BATCHING_BATCH_QUEUE_H_
-#define NORMD_SERVER_BATCHING_BATCH_QUEUE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -88,5 +87,3 @@ class BatchQueue {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_BATCHING_BATCH_QUEUE_H_

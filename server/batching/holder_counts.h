@@ -1,8 +1,7 @@
 // The number of each holder's requests that wait for one model version, and which holder gives way
 // first to another's.
 
-#ifndef NORMD_SERVER_BATCHING_HOLDER_COUNTS_H_
-#define NORMD_SERVER_BATCHING_HOLDER_COUNTS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -76,5 +75,3 @@ class HolderCounts {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_BATCHING_HOLDER_COUNTS_H_

@@ -1,7 +1,6 @@
 // The options of a BatchQueue.
 
-#ifndef NORMD_SERVER_BATCHING_QUEUE_OPTIONS_H_
-#define NORMD_SERVER_BATCHING_QUEUE_OPTIONS_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -28,5 +27,3 @@ struct BatchQueueOptions {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_BATCHING_QUEUE_OPTIONS_H_

@@ -3,15 +3,12 @@
 // inputs is a list of views of memory that the front end owns; each of its outputs goes to memory
 // that the front end names or comes back as a Buffer.
 
-#ifndef NORMD_SERVER_BATCHING_REQUEST_H_
-#define NORMD_SERVER_BATCHING_REQUEST_H_
+#pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
@@ -204,5 +201,3 @@ class BatchRunner {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_BATCHING_REQUEST_H_

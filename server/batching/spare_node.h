@@ -1,8 +1,7 @@
 // Nodes of sets and maps that are made in advance: an element keeps its node while it is outside,
 // so that moving it allocates nothing and cannot fail.
 
-#ifndef NORMD_SERVER_BATCHING_SPARE_NODE_H_
-#define NORMD_SERVER_BATCHING_SPARE_NODE_H_
+#pragma once
 
 namespace normd {
 
@@ -16,5 +15,3 @@ typename Set::node_type NewNode() {
 }
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_BATCHING_SPARE_NODE_H_

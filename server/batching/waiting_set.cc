@@ -3,16 +3,43 @@
 #include <algorithm>
 #include <cassert>
 #include <chrono>
-#include <limits>
 #include <numeric>
 #include <tuple>
 
 #include "absl/cleanup/cleanup.h"
-#include "server/batching/queue_refusals.h"
+#include "absl/strings/str_cat.h"
 #include "server/batching/spare_node.h"
 
 namespace normd {
 namespace {
+
+// The errors of requests that do not get into the queue, or have to leave it for another.
+
+double InMs(Duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
+
+// `waiting`: the waiting requests of its model version.
+absl::Status NoRoom(const Request& request, std::int64_t waiting) {
+  return absl::ResourceExhaustedError(absl::StrCat("queue of model \"", request.model->name(),
+                                                   "\": ", waiting,
+                                                   " requests wait, as many as may"));
+}
+
+// It would wait for longer than its deadline or its own time-out allows.
+absl::Status TooLate(const Request& request, const Arrival& arrival) {
+  const bool by_deadline = arrival.patience < request.queue_timeout;
+  const absl::string_view bound = by_deadline ? "the deadline" : Name(request.timeout_field);
+  return absl::ResourceExhaustedError(
+      absl::StrCat("queue of model \"", request.model->name(), "\": a request would wait ",
+                   InMs(arrival.wait), " ms, ", bound, " leaves ", InMs(arrival.patience), " ms"));
+}
+
+// `request` waits and is dropped for `arrival`'s.
+absl::Status GivesWay(const Request& request, const Arrival& arrival) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "queue of model \"", request.model->name(),
+      "\": ", arrival.line_is_full ? "it is full" : "others would wait too long",
+      ", and this caller has ", arrival.most_waiting, " requests in it, more than any other"));
+}
 
 std::size_t IndexOf(norm::DType dtype) { return static_cast<std::size_t>(dtype) - 1; }
 

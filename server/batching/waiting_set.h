@@ -9,8 +9,7 @@
 // NextDeadline constant. Nothing is allocated once the set has held as many requests, models and
 // holders before.
 
-#ifndef NORMD_SERVER_BATCHING_WAITING_SET_H_
-#define NORMD_SERVER_BATCHING_WAITING_SET_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -168,5 +167,3 @@ class WaitingSet {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_BATCHING_WAITING_SET_H_

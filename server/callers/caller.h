@@ -1,7 +1,6 @@
 // A caller: a connection and the peer at its other end, with the counts of each.
 
-#ifndef NORMD_SERVER_CALLERS_CALLER_H_
-#define NORMD_SERVER_CALLERS_CALLER_H_
+#pragma once
 
 #include <array>
 #include <atomic>
@@ -128,5 +127,3 @@ struct CallAccount {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_CALLERS_CALLER_H_

@@ -2,8 +2,6 @@
 
 #include <arpa/inet.h>
 
-#include <utility>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
 

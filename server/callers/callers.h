@@ -1,7 +1,6 @@
 // All current callers.
 
-#ifndef NORMD_SERVER_CALLERS_CALLERS_H_
-#define NORMD_SERVER_CALLERS_CALLERS_H_
+#pragma once
 
 #include <atomic>
 #include <cstddef>
@@ -49,5 +48,3 @@ class Callers {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_CALLERS_CALLERS_H_

@@ -1,7 +1,6 @@
 // Objects that can be found by their names for as long as they are in use.
 
-#ifndef NORMD_SERVER_CALLERS_WEAK_TABLE_H_
-#define NORMD_SERVER_CALLERS_WEAK_TABLE_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -92,5 +91,3 @@ class WeakTable {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_CALLERS_WEAK_TABLE_H_

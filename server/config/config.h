@@ -1,7 +1,6 @@
 // The server's settings, as its flags give them.
 
-#ifndef NORMD_SERVER_CONFIG_CONFIG_H_
-#define NORMD_SERVER_CONFIG_CONFIG_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -134,5 +133,3 @@ absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const char* const> args)
 std::string FlagHelp();
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_CONFIG_CONFIG_H_

@@ -1,7 +1,6 @@
 // The server's flags.
 
-#ifndef NORMD_SERVER_CONFIG_FLAGS_H_
-#define NORMD_SERVER_CONFIG_FLAGS_H_
+#pragma once
 
 #include "flags/flag_set.h"
 #include "server/config/config.h"
@@ -15,5 +14,3 @@ FlagSet ServerFlags(ServerConfig& config);
 absl::Status CheckTogether(const ServerConfig& config);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_CONFIG_FLAGS_H_

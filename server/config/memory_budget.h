@@ -1,7 +1,6 @@
 // Budgets that fit the available memory and mappings.
 
-#ifndef NORMD_SERVER_CONFIG_MEMORY_BUDGET_H_
-#define NORMD_SERVER_CONFIG_MEMORY_BUDGET_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -27,5 +26,3 @@ std::string FitToMemory(ServerConfig& config, std::int64_t memory_left, bool may
 std::string FitToMappings(ServerConfig& config, std::int64_t mappings_left);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_CONFIG_MEMORY_BUDGET_H_

@@ -1,15 +1,12 @@
 // The compute backend that `--device` names: its lanes and its state of each model.
 
-#ifndef NORMD_SERVER_EXEC_BACKEND_H_
-#define NORMD_SERVER_EXEC_BACKEND_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "base/clock.h"
 #include "base/page_locker.h"
 #include "base/shared_device_memory.h"
 #include "server/exec/lane.h"
@@ -73,5 +70,3 @@ class Backend : public ModelBackend {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_BACKEND_H_

@@ -1,10 +1,6 @@
 #include "server/exec/backends.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
-#include "server/exec/cpu_backend.h"
-#include "server/exec/cuda_backend.h"
 #include "server/exec/device_spec.h"
 #include "spdlog/spdlog.h"
 

@@ -1,12 +1,16 @@
 // All backends of this build.
 
-#ifndef NORMD_SERVER_EXEC_BACKENDS_H_
-#define NORMD_SERVER_EXEC_BACKENDS_H_
+#pragma once
 
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "server/exec/backend.h"
+
+namespace normd::norm::cpu {
+class Executor;
+}  // namespace normd::norm::cpu
 
 namespace normd {
 
@@ -16,6 +20,18 @@ namespace normd {
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options,
                                                        Metrics& metrics, const Clock& clock);
 
-}  // namespace normd
+// Keeps a model's host parameters and, for a fused layer, the packed weight.
+std::unique_ptr<Backend> CreateCpuBackend(const BackendOptions& options, Metrics& metrics,
+                                          const Clock& clock);
+// The model's CpuProgram. `kernels` outlives it. ResourceExhausted when it does not fit.
+absl::StatusOr<std::unique_ptr<BackendState>> MakeCpuProgram(const Model& model,
+                                                             const norm::cpu::Executor& kernels);
 
-#endif  // NORMD_SERVER_EXEC_BACKENDS_H_
+// Uses the CUDA devices of `ordinals`; empty: every device. FailedPrecondition, with the reason, if
+// this build has no CUDA backend, or the machine no driver, no device, or not the named one. The
+// build selects the source that implements it.
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const std::vector<int>& ordinals,
+                                                           const BackendOptions& options,
+                                                           Metrics& metrics, const Clock& clock);
+
+}  // namespace normd

@@ -1,4 +1,4 @@
-#include "server/exec/cpu_backend.h"
+#include "server/exec/backends.h"
 
 #include <algorithm>
 #include <variant>

@@ -2,7 +2,6 @@
 
 #include <cassert>
 #include <cstddef>
-#include <utility>
 
 #include "server/exec/gather.h"
 

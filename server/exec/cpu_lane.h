@@ -1,7 +1,6 @@
 // The lane that computes on the host.
 
-#ifndef NORMD_SERVER_EXEC_CPU_LANE_H_
-#define NORMD_SERVER_EXEC_CPU_LANE_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -45,5 +44,3 @@ class CpuLane final : public Lane {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_CPU_LANE_H_

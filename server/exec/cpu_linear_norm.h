@@ -1,7 +1,6 @@
 // The contract of kernels/linear_norm.h on the CPU.
 
-#ifndef NORMD_SERVER_EXEC_CPU_LINEAR_NORM_H_
-#define NORMD_SERVER_EXEC_CPU_LINEAR_NORM_H_
+#pragma once
 
 #include <memory>
 #include <utility>
@@ -30,5 +29,3 @@ class CpuLinearNorm final : public CpuProgram {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_CPU_LINEAR_NORM_H_

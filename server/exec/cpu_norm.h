@@ -1,7 +1,6 @@
 // The contract of kernels/norm.h on the CPU.
 
-#ifndef NORMD_SERVER_EXEC_CPU_NORM_H_
-#define NORMD_SERVER_EXEC_CPU_NORM_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -45,5 +44,3 @@ class CpuNorm final : public CpuProgram {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_CPU_NORM_H_

@@ -1,4 +1,4 @@
-#include "server/exec/cuda_backend.h"
+#include "server/exec/backends.h"
 
 namespace normd {
 

@@ -1,7 +1,6 @@
 // The value of --device.
 
-#ifndef NORMD_SERVER_EXEC_DEVICE_SPEC_H_
-#define NORMD_SERVER_EXEC_DEVICE_SPEC_H_
+#pragma once
 
 #include <vector>
 
@@ -21,5 +20,3 @@ struct DeviceSpec {
 absl::StatusOr<DeviceSpec> ParseDevice(absl::string_view text);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_DEVICE_SPEC_H_

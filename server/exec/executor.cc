@@ -9,11 +9,39 @@
 #include <thread>
 #include <utility>
 
-#include "server/exec/semaphore.h"
+#include "base/mutex.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {
 namespace {
+
+// A counting semaphore. The standard library's may lose a wake-up in g++ 12 (GCC bug 98033).
+// Thread-safe.
+class Semaphore {
+ public:
+  explicit Semaphore(int count) : count_(count) {}
+  Semaphore(const Semaphore&) = delete;
+  Semaphore& operator=(const Semaphore&) = delete;
+
+  // Waits until the count is positive, and takes one from it.
+  void Acquire() {
+    MutexLock lock(mutex_);
+    while (count_ == 0) released_.Wait(mutex_);
+    --count_;
+  }
+  void Release() {
+    {
+      MutexLock lock(mutex_);
+      ++count_;
+    }
+    released_.SignalOne();
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar released_;
+  int count_ ABSL_GUARDED_BY(mutex_);
+};
 
 void NameThisThread(const std::string& name) {
   constexpr std::size_t kMaxBytes = 15;  // The kernel refuses longer names.

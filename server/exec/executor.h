@@ -1,7 +1,6 @@
 // The lanes and their threads: each pulls batches from the queue until it closes.
 
-#ifndef NORMD_SERVER_EXEC_EXECUTOR_H_
-#define NORMD_SERVER_EXEC_EXECUTOR_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -42,5 +41,3 @@ class Executor {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_EXECUTOR_H_

@@ -1,8 +1,7 @@
 // A lane's access to a request's tensors. Tensors that a lane cannot read in place are copied here,
 // once.
 
-#ifndef NORMD_SERVER_EXEC_GATHER_H_
-#define NORMD_SERVER_EXEC_GATHER_H_
+#pragma once
 
 #include <cstddef>
 
@@ -32,5 +31,3 @@ MutableBytes NamedOutput(const Request& request, std::size_t index);
 void GatherInput(const Request& request, std::size_t index, std::byte* to);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_GATHER_H_

@@ -1,7 +1,6 @@
 // The kernels' status as the server's.
 
-#ifndef NORMD_SERVER_EXEC_KERNEL_STATUS_H_
-#define NORMD_SERVER_EXEC_KERNEL_STATUS_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "kernels/status.h"
@@ -14,5 +13,3 @@ namespace normd {
 absl::Status FromKernel(const norm::Status& status);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_KERNEL_STATUS_H_

@@ -1,14 +1,11 @@
 // A lane computes batches, on the CPU or on one device.
 
-#ifndef NORMD_SERVER_EXEC_LANE_H_
-#define NORMD_SERVER_EXEC_LANE_H_
+#pragma once
 
-#include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
-#include "absl/status/status.h"
 #include "server/batching/request.h"
 #include "server/exec/memory_access.h"
 
@@ -51,5 +48,3 @@ class Lane : public BatchRunner {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_LANE_H_

@@ -1,7 +1,6 @@
 // The memory that a lane reads and writes in place.
 
-#ifndef NORMD_SERVER_EXEC_MEMORY_ACCESS_H_
-#define NORMD_SERVER_EXEC_MEMORY_ACCESS_H_
+#pragma once
 
 #include <optional>
 
@@ -26,5 +25,3 @@ struct MemoryAccess {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_MEMORY_ACCESS_H_

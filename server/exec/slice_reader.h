@@ -1,7 +1,6 @@
 // Reads a request's bytes in order, across its slices.
 
-#ifndef NORMD_SERVER_EXEC_SLICE_READER_H_
-#define NORMD_SERVER_EXEC_SLICE_READER_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -50,5 +49,3 @@ class SliceReader {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_SLICE_READER_H_

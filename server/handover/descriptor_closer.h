@@ -1,7 +1,6 @@
 // Closes descriptors from clients, which may take as long as the clients choose.
 
-#ifndef NORMD_SERVER_HANDOVER_DESCRIPTOR_CLOSER_H_
-#define NORMD_SERVER_HANDOVER_DESCRIPTOR_CLOSER_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -38,5 +37,3 @@ class DescriptorCloser {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_HANDOVER_DESCRIPTOR_CLOSER_H_

@@ -1,7 +1,6 @@
 // The limits of the region socket's connections: a pure function.
 
-#ifndef NORMD_SERVER_HANDOVER_HANDOVER_LIMITS_H_
-#define NORMD_SERVER_HANDOVER_HANDOVER_LIMITS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -35,5 +34,3 @@ absl::StatusOr<HandoverLimits> DecideHandoverLimits(std::int64_t max_regions,
 std::int64_t DescriptorsOf(const HandoverLimits& limits);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_HANDOVER_HANDOVER_LIMITS_H_

@@ -1,7 +1,6 @@
 // A unix socket for connections of packets.
 
-#ifndef NORMD_SERVER_HANDOVER_PACKET_LISTENER_H_
-#define NORMD_SERVER_HANDOVER_PACKET_LISTENER_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -23,5 +22,3 @@ struct PacketListener {
 absl::StatusOr<PacketListener> ListenForPackets(const std::string& address);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_HANDOVER_PACKET_LISTENER_H_

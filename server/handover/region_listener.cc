@@ -1,11 +1,13 @@
 #include "server/handover/region_listener.h"
 
 #include <fcntl.h>
-#include <poll.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,14 +16,10 @@
 #include <cstring>
 #include <new>
 #include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "server/handover/passed_file.h"
 #include "server/net/socket_calls.h"
 #include "spdlog/spdlog.h"
 
@@ -33,6 +31,42 @@ constexpr int kConnectionsAtOnce = 64;
 // The pause after which to retry: accepting without a descriptor, and everything while too much
 // waits to be closed.
 constexpr int kPauseMillis = 10;
+
+// The whole file as a region, without owner and name. FailedPrecondition, with what came and what
+// was wanted, unless it is memory (memfd_create) that is sealed against shrinking (F_SEAL_SHRINK),
+// in pages of the usual size, and not empty. One that is open only for reading, or sealed against
+// writing, is not writable.
+absl::StatusOr<RegionFacts> FactsOfPassedFile(int file) {
+  // Only memory answers this.
+  const int seals = fcntl(file, F_GET_SEALS);
+  if (seals < 0) {
+    return absl::FailedPreconditionError(
+        "descriptor: no memory of memfd_create, wanted one that can be sealed");
+  }
+  if ((seals & F_SEAL_SHRINK) == 0) {
+    return absl::FailedPreconditionError(
+        "descriptor: memory that can be made shorter, wanted it sealed with F_SEAL_SHRINK");
+  }
+  struct statfs system = {};
+  struct stat found = {};
+  if (fstatfs(file, &system) != 0 || fstat(file, &found) != 0 || system.f_type == HUGETLBFS_MAGIC) {
+    return absl::FailedPreconditionError(
+        "descriptor: memory in pages of another size, wanted memfd_create without MFD_HUGETLB");
+  }
+  if (found.st_size < 1) {
+    return absl::FailedPreconditionError("descriptor: memory of 0 bytes, wanted at least 1");
+  }
+  const int mode = fcntl(file, F_GETFL);
+  if (mode < 0 || (mode & O_ACCMODE) == O_WRONLY || (mode & O_PATH) != 0) {
+    return absl::FailedPreconditionError("descriptor: cannot be read, wanted it open for reading");
+  }
+  RegionFacts facts;
+  facts.kind = RegionKind::kDescriptor;
+  facts.bytes = found.st_size;
+  facts.writable = (mode & O_ACCMODE) == O_RDWR && (seals & F_SEAL_WRITE) == 0 &&
+                   (seals & F_SEAL_FUTURE_WRITE) == 0;
+  return facts;
+}
 
 // 128 random bits, which nobody can guess.
 absl::StatusOr<std::string> NewName() {

@@ -5,8 +5,7 @@
 // unregistered when its client asks for it or when the connection ends for any reason; requests
 // that use it keep it until they end.
 
-#ifndef NORMD_SERVER_HANDOVER_REGION_LISTENER_H_
-#define NORMD_SERVER_HANDOVER_REGION_LISTENER_H_
+#pragma once
 
 #include <poll.h>
 #include <sys/types.h>
@@ -120,5 +119,3 @@ class RegionListener {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_HANDOVER_REGION_LISTENER_H_

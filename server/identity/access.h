@@ -1,9 +1,7 @@
 // Identities of callers: the current policy and tokens, read again when their files change.
 
-#ifndef NORMD_SERVER_IDENTITY_ACCESS_H_
-#define NORMD_SERVER_IDENTITY_ACCESS_H_
+#pragma once
 
-#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -123,5 +121,3 @@ class Access {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_IDENTITY_ACCESS_H_

@@ -1,7 +1,6 @@
 // The unjudged credentials of a caller.
 
-#ifndef NORMD_SERVER_IDENTITY_CREDENTIALS_H_
-#define NORMD_SERVER_IDENTITY_CREDENTIALS_H_
+#pragma once
 
 #include <optional>
 
@@ -24,5 +23,3 @@ struct PeerCredentials {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_IDENTITY_CREDENTIALS_H_

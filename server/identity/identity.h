@@ -1,7 +1,6 @@
 // One identity of a policy: its rights and its limits.
 
-#ifndef NORMD_SERVER_IDENTITY_IDENTITY_H_
-#define NORMD_SERVER_IDENTITY_IDENTITY_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -56,5 +55,3 @@ struct Identity {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_IDENTITY_IDENTITY_H_

@@ -1,7 +1,6 @@
 // A set of model names, some of them given by their beginning.
 
-#ifndef NORMD_SERVER_IDENTITY_MODEL_PATTERNS_H_
-#define NORMD_SERVER_IDENTITY_MODEL_PATTERNS_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -33,5 +32,3 @@ class ModelPatterns {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_IDENTITY_MODEL_PATTERNS_H_

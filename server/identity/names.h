@@ -1,7 +1,6 @@
 // The valid names of identities, roles and tokens.
 
-#ifndef NORMD_SERVER_IDENTITY_NAMES_H_
-#define NORMD_SERVER_IDENTITY_NAMES_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -14,5 +13,3 @@ namespace normd {
 absl::Status CheckIdentityName(absl::string_view name);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_IDENTITY_NAMES_H_

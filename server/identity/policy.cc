@@ -5,15 +5,48 @@
 #include <memory>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/printable.h"
+#include "google/protobuf/text_format.h"
+#include "normd/v1/policy.pb.h"
 #include "server/identity/names.h"
-#include "server/identity/policy_text.h"
+#include "server/text_format/parse_text.h"
 
 namespace normd {
 namespace {
+
+// A policy in its file's form: read, and not yet checked. Remembers the line of each message.
+class PolicyText {
+ public:
+  // InvalidArgument gives line and column of syntax errors, of unknown fields, and of fields that
+  // come twice.
+  absl::Status Parse(absl::string_view text) {
+    return ParseText({v1::Policy::descriptor()}, text, policy_, &lines_);
+  }
+
+  const v1::Policy& policy() const { return policy_; }
+  // "line 7: role \"user\"", with the name if it may be shown.
+  std::string PlaceOfRole(int index) const {
+    return Place("role", index, policy_.role(index).name());
+  }
+  std::string PlaceOfIdentity(int index) const {
+    return Place("identity", index, policy_.identity(index).name());
+  }
+
+ private:
+  std::string Place(const char* field, int index, absl::string_view name) const;
+
+  v1::Policy policy_;
+  google::protobuf::TextFormat::ParseInfoTree lines_;
+};
+
+std::string PolicyText::Place(const char* field, int index, absl::string_view name) const {
+  const auto location = lines_.GetLocation(v1::Policy::descriptor()->FindFieldByName(field), index);
+  return absl::StrCat("line ", location.line + 1, ": ", field, " \"", Printable(name, 64), "\"");
+}
 
 constexpr std::size_t kMaxUriBytes = 2048;
 constexpr std::size_t kMaxDnsBytes = 253;

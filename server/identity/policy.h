@@ -1,7 +1,6 @@
 // A checked policy file, with tables for look-ups.
 
-#ifndef NORMD_SERVER_IDENTITY_POLICY_H_
-#define NORMD_SERVER_IDENTITY_POLICY_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -62,5 +61,3 @@ class Policy {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_IDENTITY_POLICY_H_

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"

@@ -1,7 +1,6 @@
 // Small files that decide rights, and detection of their changes.
 
-#ifndef NORMD_SERVER_IDENTITY_PRIVATE_FILE_H_
-#define NORMD_SERVER_IDENTITY_PRIVATE_FILE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -45,5 +44,3 @@ absl::StatusOr<PrivateFile> ReadPrivateFile(const std::string& path, Guarded gua
 absl::StatusOr<FileVersion> VersionOfFile(const std::string& path);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_IDENTITY_PRIVATE_FILE_H_

@@ -1,7 +1,6 @@
 // A limit on the rate of calls.
 
-#ifndef NORMD_SERVER_IDENTITY_RATE_LIMIT_H_
-#define NORMD_SERVER_IDENTITY_RATE_LIMIT_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -30,5 +29,3 @@ class RateLimit {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_IDENTITY_RATE_LIMIT_H_

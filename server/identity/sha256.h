@@ -1,7 +1,6 @@
 // SHA-256.
 
-#ifndef NORMD_SERVER_IDENTITY_SHA256_H_
-#define NORMD_SERVER_IDENTITY_SHA256_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -16,5 +15,3 @@ using Digest = std::array<std::uint8_t, 32>;
 Digest Sha256(absl::string_view text);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_IDENTITY_SHA256_H_

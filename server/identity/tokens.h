@@ -1,7 +1,6 @@
 // The server's valid bearer tokens, of which it knows only the digests.
 
-#ifndef NORMD_SERVER_IDENTITY_TOKENS_H_
-#define NORMD_SERVER_IDENTITY_TOKENS_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -66,5 +65,3 @@ class TokenTable {
 absl::StatusOr<absl::string_view> BearerToken(absl::string_view authorization);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_IDENTITY_TOKENS_H_

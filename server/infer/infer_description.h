@@ -1,7 +1,6 @@
 // Requests of the Open Inference Protocol as the accept path's descriptions, whatever brought them.
 
-#ifndef NORMD_SERVER_INFER_INFER_DESCRIPTION_H_
-#define NORMD_SERVER_INFER_INFER_DESCRIPTION_H_
+#pragma once
 
 #include <cstdint>
 
@@ -29,5 +28,3 @@ absl::StatusOr<std::int64_t> FindVersion(const ModelRegistry& registry, absl::st
 absl::StatusOr<RequestDescription> DescribeInferRequest(InferRequestView&& view);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_INFER_INFER_DESCRIPTION_H_

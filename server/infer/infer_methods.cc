@@ -1,7 +1,6 @@
 #include "server/infer/infer_methods.h"
 
 #include <memory>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/printable.h"
@@ -33,14 +32,17 @@ absl::StatusOr<std::shared_ptr<const Model>> FindModel(const ModelRegistry& regi
   return registry.Find(name, number);
 }
 
+absl::Status CheckRepository(const std::string& name) {
+  if (name.empty()) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("repository_name: \"", Printable(name, 32),
+                                               "\", wanted none: the server has one repository"));
+}
+
 // Checks a load or an unload: of the only repository, without parameters that would change it.
 template <typename Request>
 absl::Status CheckRepositoryCall(const Request& request) {
-  if (!request.repository_name().empty()) {
-    return absl::UnimplementedError(absl::StrCat("repository_name: \"",
-                                                 Printable(request.repository_name(), 32),
-                                                 "\", wanted none: the server has one repository"));
-  }
+  absl::Status status = CheckRepository(request.repository_name());
+  if (!status.ok()) return status;
   for (const auto& [key, value] : request.parameters()) {
     if (key == "unload_dependents") continue;  // No model here depends on another.
     return absl::UnimplementedError(
@@ -151,10 +153,7 @@ absl::Status InferMethods::ModelStatistics(const inference::ModelStatisticsReque
 }
 
 absl::Status InferMethods::CheckIndex(const inference::RepositoryIndexRequest& wanted) {
-  if (wanted.repository_name().empty()) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("repository_name: \"",
-                                               Printable(wanted.repository_name(), 32),
-                                               "\", wanted none: the server has one repository"));
+  return CheckRepository(wanted.repository_name());
 }
 
 absl::Status InferMethods::RepositoryIndex(const inference::RepositoryIndexRequest& wanted,

@@ -1,7 +1,6 @@
 // The methods of the Open Inference Protocol that compute nothing, for any transport.
 
-#ifndef NORMD_SERVER_INFER_INFER_METHODS_H_
-#define NORMD_SERVER_INFER_INFER_METHODS_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -22,48 +21,33 @@ class InferMethods {
   InferMethods(AcceptEnvironment& environment, std::function<bool()> ready, std::string version)
       : environment_(environment), ready_(std::move(ready)), version_(std::move(version)) {}
 
-  absl::Status ServerLive(const inference::ServerLiveRequest& wanted,
-                          inference::ServerLiveResponse& answer, ControlCall& call) const;
-  absl::Status ServerReady(const inference::ServerReadyRequest& wanted,
-                           inference::ServerReadyResponse& answer, ControlCall& call) const;
-  absl::Status ModelReady(const inference::ModelReadyRequest& wanted,
-                          inference::ModelReadyResponse& answer, ControlCall& call) const;
-  absl::Status ServerMetadata(const inference::ServerMetadataRequest& wanted,
-                              inference::ServerMetadataResponse& answer, ControlCall& call) const;
-  absl::Status ModelMetadata(const inference::ModelMetadataRequest& wanted,
-                             inference::ModelMetadataResponse& answer, ControlCall& call) const;
-  absl::Status ModelConfig(const inference::ModelConfigRequest& wanted,
-                           inference::ModelConfigResponse& answer, ControlCall& call) const;
-  absl::Status ModelStatistics(const inference::ModelStatisticsRequest& wanted,
-                               inference::ModelStatisticsResponse& answer, ControlCall& call) const;
-  absl::Status RepositoryIndex(const inference::RepositoryIndexRequest& wanted,
-                               inference::RepositoryIndexResponse& answer, ControlCall& call) const;
-  absl::Status Load(const inference::RepositoryModelLoadRequest& wanted,
-                    inference::RepositoryModelLoadResponse& answer, ControlCall& call) const;
-  absl::Status Unload(const inference::RepositoryModelUnloadRequest& wanted,
-                      inference::RepositoryModelUnloadResponse& answer, ControlCall& call) const;
-  absl::Status SystemStatus(const inference::SystemSharedMemoryStatusRequest& wanted,
-                            inference::SystemSharedMemoryStatusResponse& answer,
-                            ControlCall& call) const;
-  absl::Status SystemRegister(const inference::SystemSharedMemoryRegisterRequest& wanted,
-                              inference::SystemSharedMemoryRegisterResponse& answer,
-                              ControlCall& call) const;
-  absl::Status SystemUnregister(const inference::SystemSharedMemoryUnregisterRequest& wanted,
-                                inference::SystemSharedMemoryUnregisterResponse& answer,
-                                ControlCall& call) const;
-  absl::Status CudaStatus(const inference::CudaSharedMemoryStatusRequest& wanted,
-                          inference::CudaSharedMemoryStatusResponse& answer,
-                          ControlCall& call) const;
-  absl::Status CudaRegister(const inference::CudaSharedMemoryRegisterRequest& wanted,
-                            inference::CudaSharedMemoryRegisterResponse& answer,
-                            ControlCall& call) const;
-  absl::Status CudaUnregister(const inference::CudaSharedMemoryUnregisterRequest& wanted,
-                              inference::CudaSharedMemoryUnregisterResponse& answer,
-                              ControlCall& call) const;
-  absl::Status TraceSetting(const inference::TraceSettingRequest& wanted,
-                            inference::TraceSettingResponse& answer, ControlCall& call) const;
-  absl::Status LogSettings(const inference::LogSettingsRequest& wanted,
-                           inference::LogSettingsResponse& answer, ControlCall& call) const;
+  template <typename Request, typename Response>
+  using Body = absl::Status(const Request& wanted, Response& answer, ControlCall& call) const;
+  Body<inference::ServerLiveRequest, inference::ServerLiveResponse> ServerLive;
+  Body<inference::ServerReadyRequest, inference::ServerReadyResponse> ServerReady;
+  Body<inference::ModelReadyRequest, inference::ModelReadyResponse> ModelReady;
+  Body<inference::ServerMetadataRequest, inference::ServerMetadataResponse> ServerMetadata;
+  Body<inference::ModelMetadataRequest, inference::ModelMetadataResponse> ModelMetadata;
+  Body<inference::ModelConfigRequest, inference::ModelConfigResponse> ModelConfig;
+  Body<inference::ModelStatisticsRequest, inference::ModelStatisticsResponse> ModelStatistics;
+  Body<inference::RepositoryIndexRequest, inference::RepositoryIndexResponse> RepositoryIndex;
+  Body<inference::RepositoryModelLoadRequest, inference::RepositoryModelLoadResponse> Load;
+  Body<inference::RepositoryModelUnloadRequest, inference::RepositoryModelUnloadResponse> Unload;
+  Body<inference::SystemSharedMemoryStatusRequest, inference::SystemSharedMemoryStatusResponse>
+      SystemStatus;
+  Body<inference::SystemSharedMemoryRegisterRequest, inference::SystemSharedMemoryRegisterResponse>
+      SystemRegister;
+  Body<inference::SystemSharedMemoryUnregisterRequest,
+       inference::SystemSharedMemoryUnregisterResponse>
+      SystemUnregister;
+  Body<inference::CudaSharedMemoryStatusRequest, inference::CudaSharedMemoryStatusResponse>
+      CudaStatus;
+  Body<inference::CudaSharedMemoryRegisterRequest, inference::CudaSharedMemoryRegisterResponse>
+      CudaRegister;
+  Body<inference::CudaSharedMemoryUnregisterRequest, inference::CudaSharedMemoryUnregisterResponse>
+      CudaUnregister;
+  Body<inference::TraceSettingRequest, inference::TraceSettingResponse> TraceSetting;
+  Body<inference::LogSettingsRequest, inference::LogSettingsResponse> LogSettings;
 
   // For a front end that keeps its index.
   static absl::Status CheckIndex(const inference::RepositoryIndexRequest& wanted);
@@ -122,5 +106,3 @@ inline constexpr InferMethod kLogSettings{Method::kLogSettings, &InferMethods::L
 
 }  // namespace infer
 }  // namespace normd
-
-#endif  // NORMD_SERVER_INFER_INFER_METHODS_H_

@@ -1,7 +1,6 @@
 // The Open Inference Protocol's descriptions of models, from the registry's state.
 
-#ifndef NORMD_SERVER_INFER_INFER_MODELS_H_
-#define NORMD_SERVER_INFER_INFER_MODELS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -30,5 +29,3 @@ void AddIndex(const ModelRegistry& registry, bool only_ready,
               inference::RepositoryIndexResponse& out);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_INFER_INFER_MODELS_H_

@@ -1,7 +1,6 @@
 // The Open Inference Protocol's calls for registering shared memory.
 
-#ifndef NORMD_SERVER_INFER_INFER_REGIONS_H_
-#define NORMD_SERVER_INFER_INFER_REGIONS_H_
+#pragma once
 
 #include <memory>
 #include <optional>
@@ -50,5 +49,3 @@ inline constexpr absl::string_view kInUse = "normd-in-use";
 absl::StatusOr<Unregistering> UnregisteringOf(std::optional<absl::string_view> in_use);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_INFER_INFER_REGIONS_H_

@@ -1,7 +1,6 @@
 // Writes lines to a file descriptor that may stop taking them, such as an unread pipe.
 
-#ifndef NORMD_SERVER_LOG_LINE_WRITER_H_
-#define NORMD_SERVER_LOG_LINE_WRITER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -56,5 +55,3 @@ class LineWriter {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_LOG_LINE_WRITER_H_

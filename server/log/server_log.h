@@ -1,7 +1,6 @@
 // The server's log: what spdlog's default logger is told, and the lines of the request log.
 
-#ifndef NORMD_SERVER_LOG_SERVER_LOG_H_
-#define NORMD_SERVER_LOG_SERVER_LOG_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -56,5 +55,3 @@ class ServerLog {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_LOG_SERVER_LOG_H_

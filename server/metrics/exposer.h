@@ -1,8 +1,7 @@
 // Serves /metrics over HTTP for Prometheus: what `Metrics` holds, and the process's own series; and
 // for people the live page at /, with its data at /status.json.
 
-#ifndef NORMD_SERVER_METRICS_EXPOSER_H_
-#define NORMD_SERVER_METRICS_EXPOSER_H_
+#pragma once
 
 #include <cstddef>
 #include <functional>
@@ -60,5 +59,3 @@ absl::StatusOr<std::unique_ptr<Exposer>> StartExposer(const std::string& address
                                                       const ExposerOptions& options = {});
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_EXPOSER_H_

@@ -1,8 +1,7 @@
 // What the other folders record into: handles of typed methods. metrics.h gives those that count;
 // these by themselves record nothing, which is what benchmarks without metrics use.
 
-#ifndef NORMD_SERVER_METRICS_HANDLES_H_
-#define NORMD_SERVER_METRICS_HANDLES_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -263,5 +262,3 @@ class PolicyMetrics {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_HANDLES_H_

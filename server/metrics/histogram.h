@@ -1,7 +1,6 @@
 // A histogram whose recording takes no lock, unlike prometheus::Histogram.
 
-#ifndef NORMD_SERVER_METRICS_HISTOGRAM_H_
-#define NORMD_SERVER_METRICS_HISTOGRAM_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -51,5 +50,3 @@ class Histogram {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_HISTOGRAM_H_

@@ -36,9 +36,9 @@ void IdentitySeries::Collect(absl::string_view identity, FamilyList& out) const 
   for (std::size_t i = 0; i < kOutcomes; ++i) all += calls[i] = cells_.Sum(i);
   if (all == 0) return;
   for (std::size_t i = 0; i < kOutcomes; ++i) {
-    out.Add(Family::kIdentityCalls, {identity, kNames[i]}, static_cast<double>(calls[i]));
+    out.Add(families::kIdentityCalls, {identity, kNames[i]}, static_cast<double>(calls[i]));
   }
-  out.Add(Family::kIdentityInputBytes, {identity}, static_cast<double>(cells_.Sum(kOutcomes)));
+  out.Add(families::kIdentityInputBytes, {identity}, static_cast<double>(cells_.Sum(kOutcomes)));
 }
 
 std::shared_ptr<IdentitySeriesSet> IdentitySeriesSet::Create() {

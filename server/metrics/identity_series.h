@@ -1,7 +1,6 @@
 // Decides which identities have their own series, and for how long.
 
-#ifndef NORMD_SERVER_METRICS_IDENTITY_SERIES_H_
-#define NORMD_SERVER_METRICS_IDENTITY_SERIES_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -62,5 +61,3 @@ class IdentitySeriesSet : public std::enable_shared_from_this<IdentitySeriesSet>
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_IDENTITY_SERIES_H_

@@ -48,10 +48,9 @@ HttpResponse MakePage() {
 }  // namespace
 
 LivePage::LivePage(Metrics& metrics, LivePageSources sources)
-    : metrics_(metrics),
-      sources_(std::move(sources)),
-      scraper_([this] { return MakeText(); }),
-      reader_([this] { ReadPeriodically(); }) {}
+    : metrics_(metrics), sources_(std::move(sources)), scraper_([this] { return MakeText(); }) {
+  reader_.emplace("page", kInterval, [this] { ReadTraffic(); });
+}
 
 HttpResponse LivePage::Page() const {
   // Made once: it is the same for every server of this build.
@@ -67,28 +66,16 @@ void LivePage::Status(bool gzip, std::function<void(HttpResponse)> respond) {
 }
 
 void LivePage::Stop() {
-  {
-    MutexLock lock(mutex_);
-    ending_ = true;
-    ended_.SignalAll();
-  }
-  if (reader_.joinable()) reader_.join();
+  reader_.reset();
   scraper_.Stop();
 }
 
-void LivePage::ReadPeriodically() {
-  for (;;) {
-    const TimePoint begin = clock_.Now();
-    try {
-      history_.Add(metrics_.ReadTraffic(), begin);
-    } catch (const std::exception&) {
-      // No memory for a reading: the next interval is a longer one.
-    }
-    MutexLock lock(mutex_);
-    while (!ending_ && clock_.Now() < begin + kInterval) {
-      ended_.WaitUntil(mutex_, begin + kInterval);
-    }
-    if (ending_) return;
+void LivePage::ReadTraffic() {
+  try {
+    const TimePoint now = clock_.Now();
+    history_.Add(metrics_.ReadTraffic(), now);
+  } catch (const std::exception&) {
+    // No memory for a reading: the next interval is a longer one.
   }
 }
 

@@ -1,16 +1,15 @@
 // The live page of the metrics port, and the data that it shows.
 
-#ifndef NORMD_SERVER_METRICS_LIVE_PAGE_H_
-#define NORMD_SERVER_METRICS_LIVE_PAGE_H_
+#pragma once
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
-#include "base/mutex.h"
+#include "base/periodic_thread.h"
 #include "server/http/http_message.h"
 #include "server/metrics/metrics.h"
 #include "server/metrics/scraper.h"
@@ -44,7 +43,7 @@ class LivePage {
   void Stop();
 
  private:
-  void ReadPeriodically();
+  void ReadTraffic();
   std::string MakeText();
 
   Metrics& metrics_;
@@ -53,13 +52,8 @@ class LivePage {
   TrafficHistory history_;
   std::string text_;  // Only for the scraper's thread, as the next.
   TimePoint text_at_{};
-  Mutex mutex_;
-  CondVar ended_;
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   Scraper scraper_;
-  std::thread reader_;  // Last: it uses the others.
+  std::optional<PeriodicThread> reader_;  // Last: it uses the others.
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_LIVE_PAGE_H_

@@ -2,21 +2,18 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <iterator>
 #include <map>
 #include <sstream>
 #include <string>
-#include <tuple>
 #include <utility>
-#include <vector>
 
 #include "base/mutex.h"
 #include "prometheus/text_serializer.h"
 #include "server/metrics/families.h"
 #include "server/metrics/identity_series.h"
-#include "server/metrics/repository_series.h"
+#include "server/metrics/rare_counts.h"
 #include "server/metrics/series_set.h"
 #include "server/metrics/sharded_cells.h"
 
@@ -32,181 +29,152 @@ class LaneSeries final : public LaneMetrics {
     copied_bytes_.Add(0, in_bytes);
     copied_bytes_.Add(1, out_bytes);
   }
-  // Relaxed: nothing else is published with it.
-  void RecordRetired() override { retired_.store(true, std::memory_order_relaxed); }
+  void RecordRetired() override { retired_.Set(1); }
 
   double busy_seconds() const { return static_cast<double>(busy_ns_.Sum(0)) / 1e9; }
   std::int64_t copied_in_bytes() const { return copied_bytes_.Sum(0); }
   std::int64_t copied_out_bytes() const { return copied_bytes_.Sum(1); }
-  bool retired() const { return retired_.load(std::memory_order_relaxed); }
+  bool retired() const { return retired_.Get() != 0; }
 
  private:
   ShardedCells busy_ns_{1};
   ShardedCells copied_bytes_{2};  // In, out.
-  std::atomic<bool> retired_{false};
+  RareCount retired_;
 };
 
 constexpr absl::string_view kRefusalNames[] = {"connections", "peer_connections", "descriptors"};
-static_assert(std::size(kRefusalNames) == kConnectionRefusals);
 constexpr absl::string_view kEndingNames[] = {"handshake_timeout", "no_http2", "no_tls",
                                               "tls_version",       "oversize", "message_timeout",
                                               "transport_bytes"};
+static_assert(std::size(kRefusalNames) == kConnectionRefusals);
 static_assert(std::size(kEndingNames) == kConnectionEndings);
 constexpr absl::string_view kPortNames[] = {"grpc", "http"};
 static_assert(std::size(kPortNames) == kRequestPorts);
 
-// Relaxed: nothing else is published with these.
 class ConnectionSeries final : public ConnectionMetrics {
  public:
   explicit ConnectionSeries(RequestPort port) : port_(port) {}
 
-  void RecordAccepted() override { Count(accepted_); }
-  void RecordRefused(ConnectionRefusal reason) override {
-    Count(refused_[static_cast<std::size_t>(reason)]);
-  }
-  void RecordEnded(ConnectionEnding reason) override {
-    Count(ended_[static_cast<std::size_t>(reason)]);
-  }
-  void SetOpen(std::int64_t connections) override { Set(open_, connections); }
-  void SetLimit(std::int64_t connections) override { Set(limit_, connections); }
-  void SetUndelivered(std::int64_t bytes) override { Set(undelivered_bytes_, bytes); }
+  void RecordAccepted() override { accepted_.Add(1); }
+  void RecordRefused(ConnectionRefusal reason) override { refused_.Add(reason); }
+  void RecordEnded(ConnectionEnding reason) override { ended_.Add(reason); }
+  void SetOpen(std::int64_t connections) override { open_.Set(connections); }
+  void SetLimit(std::int64_t connections) override { limit_.Set(connections); }
+  void SetUndelivered(std::int64_t bytes) override { undelivered_bytes_.Set(bytes); }
   void RecordRefusedRequest(int status) override {
     for (std::size_t i = 0; i < kRefusalStatuses.size(); ++i) {
-      if (kRefusalStatuses[i] == status) Count(refused_requests_[i]);
+      if (kRefusalStatuses[i] == status) refused_requests_.Add(i);
     }
   }
-  void Show() { shown_.store(true, std::memory_order_relaxed); }
+  void Show() { shown_.Set(1); }
 
   void Collect(FamilyList& out) const {
-    if (!shown_.load(std::memory_order_relaxed)) return;
+    if (shown_.Get() == 0) return;
     const absl::string_view port = kPortNames[static_cast<std::size_t>(port_)];
-    out.Add(Family::kConnections, {port}, Get(open_));
-    out.Add(Family::kConnectionsLimit, {port}, Get(limit_));
-    out.Add(Family::kConnectionsAccepted, {port}, Get(accepted_));
-    for (std::size_t i = 0; i < refused_.size(); ++i) {
-      out.Add(Family::kConnectionsRefused, {port, kRefusalNames[i]}, Get(refused_[i]));
+    out.Add(families::kConnections, {port}, open_.Get());
+    out.Add(families::kConnectionsLimit, {port}, limit_.Get());
+    out.Add(families::kConnectionsAccepted, {port}, accepted_.Get());
+    for (std::size_t i = 0; i < std::size(kRefusalNames); ++i) {
+      out.Add(families::kConnectionsRefused, {port, kRefusalNames[i]}, refused_.Get(i));
     }
-    for (std::size_t i = 0; i < ended_.size(); ++i) {
-      out.Add(Family::kConnectionsEnded, {port, kEndingNames[i]}, Get(ended_[i]));
+    for (std::size_t i = 0; i < std::size(kEndingNames); ++i) {
+      out.Add(families::kConnectionsEnded, {port, kEndingNames[i]}, ended_.Get(i));
     }
     if (port_ == RequestPort::kGrpc) {
-      out.Add(Family::kUndeliveredBytes, {}, Get(undelivered_bytes_));
+      out.Add(families::kUndeliveredBytes, {}, undelivered_bytes_.Get());
       return;
     }
-    for (std::size_t i = 0; i < refused_requests_.size(); ++i) {
-      out.Add(Family::kRequestsRefused, {std::to_string(kRefusalStatuses[i])},
-              Get(refused_requests_[i]));
+    for (std::size_t i = 0; i < kRefusalStatuses.size(); ++i) {
+      out.Add(families::kRequestsRefused, {std::to_string(kRefusalStatuses[i])},
+              refused_requests_.Get(i));
     }
   }
 
  private:
-  using Number = std::atomic<std::int64_t>;
-  static void Count(Number& number) { number.fetch_add(1, std::memory_order_relaxed); }
-  static void Set(Number& number, std::int64_t value) {
-    number.store(value, std::memory_order_relaxed);
-  }
-  static double Get(const Number& number) {
-    return static_cast<double>(number.load(std::memory_order_relaxed));
-  }
-
   const RequestPort port_;
-  std::atomic<bool> shown_{false};
-  Number accepted_{0};
-  std::array<Number, kConnectionRefusals> refused_{};
-  std::array<Number, kConnectionEndings> ended_{};
-  Number open_{0};
-  Number limit_{0};
-  Number undelivered_bytes_{0};
-  std::array<Number, kRefusalStatuses.size()> refused_requests_{};
+  RareCount shown_;
+  RareCount accepted_;
+  RareCounts<kConnectionRefusals> refused_;
+  RareCounts<kConnectionEndings> ended_;
+  RareCount open_;
+  RareCount limit_;
+  RareCount undelivered_bytes_;
+  RareCounts<kRefusalStatuses.size()> refused_requests_;
 };
 
-// Relaxed: nothing else is published with these.
+// By whether new files were taken.
+constexpr absl::string_view kReloadNames[] = {"refused", "taken"};
+
 class TlsSeries final : public TlsMetrics {
  public:
-  void SetNotAfter(std::int64_t seconds) override {
-    not_after_.store(seconds, std::memory_order_relaxed);
-  }
-  void RecordReload(bool taken) override {
-    (taken ? taken_ : refused_).fetch_add(1, std::memory_order_relaxed);
-  }
+  void SetNotAfter(std::int64_t seconds) override { not_after_.Set(seconds); }
+  void RecordReload(bool taken) override { reloads_.Add(taken); }
 
   void Collect(FamilyList& out) const {
-    const std::int64_t not_after = not_after_.load(std::memory_order_relaxed);
+    const double not_after = not_after_.Get();
     if (not_after == 0) return;
-    const auto get = [](const std::atomic<std::int64_t>& number) {
-      return static_cast<double>(number.load(std::memory_order_relaxed));
-    };
-    out.Add(Family::kCertificateNotAfter, {}, static_cast<double>(not_after));
-    out.Add(Family::kCertificateReloads, {"taken"}, get(taken_));
-    out.Add(Family::kCertificateReloads, {"refused"}, get(refused_));
+    out.Add(families::kCertificateNotAfter, {}, not_after);
+    reloads_.Collect(families::kCertificateReloads, kReloadNames, out);
   }
 
  private:
-  std::atomic<std::int64_t> not_after_{0};
-  std::atomic<std::int64_t> taken_{0};
-  std::atomic<std::int64_t> refused_{0};
+  RareCount not_after_;
+  RareCounts<2> reloads_;
 };
 
-// Relaxed: nothing else is published with these.
 class PolicySeries final : public PolicyMetrics {
  public:
-  void RecordReload(bool taken) override {
-    (taken ? taken_ : refused_).fetch_add(1, std::memory_order_relaxed);
-  }
-  void Show() { shown_.store(true, std::memory_order_relaxed); }
+  void RecordReload(bool taken) override { reloads_.Add(taken); }
+  void Show() { shown_.Set(1); }
 
   void Collect(FamilyList& out) const {
-    if (!shown_.load(std::memory_order_relaxed)) return;
-    const auto add = [&out](absl::string_view result, const std::atomic<std::int64_t>& number) {
-      out.Add(Family::kPolicyReloads, {result},
-              static_cast<double>(number.load(std::memory_order_relaxed)));
-    };
-    add("taken", taken_);
-    add("refused", refused_);
+    if (shown_.Get() != 0) reloads_.Collect(families::kPolicyReloads, kReloadNames, out);
   }
 
  private:
-  std::atomic<bool> shown_{false};
-  std::atomic<std::int64_t> taken_{0};
-  std::atomic<std::int64_t> refused_{0};
+  RareCount shown_;
+  RareCounts<2> reloads_;
+};
+
+class RepositorySeries final : public RepositoryMetrics {
+ public:
+  void SetVersions(const VersionCounts& counts) override {
+    loaded_.Set(counts.loaded);
+    failed_.Set(counts.failed);
+  }
+  void RecordLoadFailure() override { failures_.Add(1); }
+  void RecordPoll(bool complete) override { polls_.Add(complete); }
+
+  void Collect(FamilyList& out) const {
+    out.Add(families::kModelVersions, {"loaded"}, loaded_.Get());
+    out.Add(families::kModelVersions, {"failed"}, failed_.Get());
+    out.Add(families::kModelLoadFailures, {}, failures_.Get());
+    polls_.Collect(families::kRepositoryPolls, {"incomplete", "complete"}, out);
+  }
+
+ private:
+  RareCount loaded_;
+  RareCount failed_;
+  RareCount failures_;
+  RareCounts<2> polls_;
 };
 
 constexpr absl::string_view kRegionPlaneNames[] = {"named", "descriptor", "device"};
-static_assert(std::size(kRegionPlaneNames) == kRegionPlanes);
-constexpr absl::string_view kRegionRefusalNames[] = {"off", "name", "file", "device", "limit"};
-static_assert(std::size(kRegionRefusalNames) == kRegionRefusals);
-constexpr absl::string_view kHandoverEndingNames[] = {"no_region", "user"};
-static_assert(std::size(kHandoverEndingNames) == kHandoverEndings);
-constexpr absl::string_view kPageLockRefusalNames[] = {"limit", "driver", "late"};
-static_assert(std::size(kPageLockRefusalNames) == kPageLockRefusals);
 constexpr absl::string_view kRegionMemoryNames[] = {"host", "device"};
-static_assert(std::size(kRegionMemoryNames) == kRegionMemories);
 
-// Relaxed: nothing else is published with these. The bytes are counted for each request and
-// sharded, the others are rare.
+// The bytes are counted for each request and sharded, the others are rare.
 class RegionSeries final : public RegionMetrics {
  public:
   void AddMapped(RegionPlane kind, std::int64_t regions, std::int64_t bytes) override {
-    const auto index = static_cast<std::size_t>(kind);
-    regions_[index].fetch_add(regions, std::memory_order_relaxed);
-    bytes_[index].fetch_add(bytes, std::memory_order_relaxed);
+    regions_.Add(kind, regions);
+    bytes_.Add(kind, bytes);
   }
-  void RecordRefused(RegionRefusal reason) override {
-    refused_[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
-  }
-  void AddConnections(std::int64_t connections) override {
-    connections_.fetch_add(connections, std::memory_order_relaxed);
-  }
-  void RecordConnectionEnded(HandoverEnding reason) override {
-    connections_ended_[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
-  }
-  void AddLocked(std::int64_t bytes) override {
-    locked_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-  }
-  void RecordNotLocked(PageLockRefusal reason) override {
-    not_locked_[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
-  }
-  void RecordBroken() override { broken_.fetch_add(1, std::memory_order_relaxed); }
+  void RecordRefused(RegionRefusal reason) override { refused_.Add(reason); }
+  void AddConnections(std::int64_t connections) override { connections_.Add(connections); }
+  void RecordConnectionEnded(HandoverEnding reason) override { connections_ended_.Add(reason); }
+  void AddLocked(std::int64_t bytes) override { locked_bytes_.Add(bytes); }
+  void RecordNotLocked(PageLockRefusal reason) override { not_locked_.Add(reason); }
+  void RecordBroken() override { broken_.Add(1); }
   void AddTensors(RegionMemory memory, std::int64_t in_bytes, std::int64_t out_bytes) override {
     const std::size_t first = 2 * static_cast<std::size_t>(memory);
     tensor_bytes_.Add(first, in_bytes);
@@ -214,46 +182,33 @@ class RegionSeries final : public RegionMetrics {
   }
 
   void Collect(FamilyList& out) const {
-    for (std::size_t i = 0; i < kRegionPlanes; ++i) {
-      out.Add(Family::kSharedRegions, {kRegionPlaneNames[i]}, Get(regions_[i]));
-      out.Add(Family::kSharedRegionBytes, {kRegionPlaneNames[i]}, Get(bytes_[i]));
-    }
-    for (std::size_t i = 0; i < kRegionRefusals; ++i) {
-      out.Add(Family::kSharedRegionsRefused, {kRegionRefusalNames[i]}, Get(refused_[i]));
-    }
-    out.Add(Family::kSharedConnections, {}, Get(connections_));
-    for (std::size_t i = 0; i < kHandoverEndings; ++i) {
-      out.Add(Family::kSharedConnectionsEnded, {kHandoverEndingNames[i]},
-              Get(connections_ended_[i]));
-    }
-    out.Add(Family::kSharedLockedBytes, {}, Get(locked_bytes_));
-    for (std::size_t i = 0; i < kPageLockRefusals; ++i) {
-      out.Add(Family::kSharedRegionsNotLocked, {kPageLockRefusalNames[i]}, Get(not_locked_[i]));
-    }
-    out.Add(Family::kSharedRegionsBroken, {}, Get(broken_));
+    regions_.Collect(families::kSharedRegions, kRegionPlaneNames, out);
+    bytes_.Collect(families::kSharedRegionBytes, kRegionPlaneNames, out);
+    refused_.Collect(families::kSharedRegionsRefused, {"off", "name", "file", "device", "limit"},
+                     out);
+    out.Add(families::kSharedConnections, {}, connections_.Get());
+    connections_ended_.Collect(families::kSharedConnectionsEnded, {"no_region", "user"}, out);
+    out.Add(families::kSharedLockedBytes, {}, locked_bytes_.Get());
+    not_locked_.Collect(families::kSharedRegionsNotLocked, {"limit", "driver", "late"}, out);
+    out.Add(families::kSharedRegionsBroken, {}, broken_.Get());
     for (std::size_t i = 0; i < kRegionMemories; ++i) {
       const absl::string_view memory = kRegionMemoryNames[i];
-      out.Add(Family::kSharedTensorBytes, {"in", memory},
+      out.Add(families::kSharedTensorBytes, {"in", memory},
               static_cast<double>(tensor_bytes_.Sum(2 * i)));
-      out.Add(Family::kSharedTensorBytes, {"out", memory},
+      out.Add(families::kSharedTensorBytes, {"out", memory},
               static_cast<double>(tensor_bytes_.Sum(2 * i + 1)));
     }
   }
 
  private:
-  using Number = std::atomic<std::int64_t>;
-  static double Get(const Number& number) {
-    return static_cast<double>(number.load(std::memory_order_relaxed));
-  }
-
-  std::array<Number, kRegionPlanes> regions_{};
-  std::array<Number, kRegionPlanes> bytes_{};
-  std::array<Number, kRegionRefusals> refused_{};
-  Number connections_{0};
-  std::array<Number, kHandoverEndings> connections_ended_{};
-  Number locked_bytes_{0};
-  std::array<Number, kPageLockRefusals> not_locked_{};
-  Number broken_{0};
+  RareCounts<kRegionPlanes> regions_;
+  RareCounts<kRegionPlanes> bytes_;
+  RareCounts<kRegionRefusals> refused_;
+  RareCount connections_;
+  RareCounts<kHandoverEndings> connections_ended_;
+  RareCount locked_bytes_;
+  RareCounts<kPageLockRefusals> not_locked_;
+  RareCount broken_;
   ShardedCells tensor_bytes_{2 * kRegionMemories};  // In and out, for each memory.
 };
 
@@ -317,10 +272,9 @@ class MetricsImpl final : public Metrics {
     devices_[std::string(device)] = std::string(description);
   }
 
-  // Relaxed, as with SetReady.
   void SetLimits(const MetricsLimits& limits) override {
-    inflight_limit_bytes_.store(limits.inflight_bytes, std::memory_order_relaxed);
-    queue_limit_requests_.store(limits.queue_requests, std::memory_order_relaxed);
+    inflight_limit_bytes_.Set(limits.inflight_bytes);
+    queue_limit_requests_.Set(limits.queue_requests);
   }
 
   void AddInflightBytes(std::int64_t bytes) override { inflight_bytes_.Add(0, bytes); }
@@ -330,8 +284,7 @@ class MetricsImpl final : public Metrics {
     if (out_bytes > 0) payload_bytes_.Add(1, out_bytes);
   }
 
-  // Relaxed: nothing else is published with it.
-  void SetReady(bool ready) override { ready_.store(ready, std::memory_order_relaxed); }
+  void SetReady(bool ready) override { ready_.Set(ready ? 1 : 0); }
 
   std::shared_ptr<void> WatchPool(std::string pool, std::function<PoolUse()> read) override {
     auto watch = std::make_shared<PoolWatch>(std::move(pool), std::move(read));
@@ -391,17 +344,15 @@ class MetricsImpl final : public Metrics {
 
  private:
   void CollectServer(FamilyList& out) const {
-    out.Add(Family::kBuildInfo, {build_.version, build_.cuda}, 1);
-    out.Add(Family::kReady, {}, ready_.load(std::memory_order_relaxed) ? 1 : 0);
+    out.Add(families::kBuildInfo, {build_.version, build_.cuda}, 1);
+    out.Add(families::kReady, {}, ready_.Get());
     // Bytes that leave one shard's count while the sum is taken can make it negative.
-    out.Add(Family::kInflightBytes, {},
+    out.Add(families::kInflightBytes, {},
             static_cast<double>(std::max<std::int64_t>(inflight_bytes_.Sum(0), 0)));
-    out.Add(Family::kInflightLimitBytes, {},
-            static_cast<double>(inflight_limit_bytes_.load(std::memory_order_relaxed)));
-    out.Add(Family::kQueueLimitRequests, {},
-            static_cast<double>(queue_limit_requests_.load(std::memory_order_relaxed)));
-    out.Add(Family::kPayloadBytes, {"in"}, static_cast<double>(payload_bytes_.Sum(0)));
-    out.Add(Family::kPayloadBytes, {"out"}, static_cast<double>(payload_bytes_.Sum(1)));
+    out.Add(families::kInflightLimitBytes, {}, inflight_limit_bytes_.Get());
+    out.Add(families::kQueueLimitRequests, {}, queue_limit_requests_.Get());
+    out.Add(families::kPayloadBytes, {"in"}, static_cast<double>(payload_bytes_.Sum(0)));
+    out.Add(families::kPayloadBytes, {"out"}, static_cast<double>(payload_bytes_.Sum(1)));
     for (const ConnectionSeries& port : connections_) port.Collect(out);
     tls_.Collect(out);
     policy_.Collect(out);
@@ -421,21 +372,21 @@ class MetricsImpl final : public Metrics {
     };
     MutexLock lock(mutex_);
     for (const auto& [device, description] : devices_) {
-      out.Add(Family::kDeviceInfo, {device, description}, 1);
+      out.Add(families::kDeviceInfo, {device, description}, 1);
     }
     std::map<absl::string_view, Device> devices;
     for (const auto& [name, lane] : lanes_) {
-      out.Add(Family::kLaneBusy, {name.first, name.second}, lane.busy_seconds());
+      out.Add(families::kLaneBusy, {name.first, name.second}, lane.busy_seconds());
       Device& device = devices[name.first];
       ++(lane.retired() ? device.retired : device.working);
       device.in_bytes += lane.copied_in_bytes();
       device.out_bytes += lane.copied_out_bytes();
     }
     for (const auto& [name, device] : devices) {
-      out.Add(Family::kLanes, {name, "working"}, device.working);
-      out.Add(Family::kLanes, {name, "retired"}, device.retired);
-      out.Add(Family::kDeviceCopied, {name, "in"}, static_cast<double>(device.in_bytes));
-      out.Add(Family::kDeviceCopied, {name, "out"}, static_cast<double>(device.out_bytes));
+      out.Add(families::kLanes, {name, "working"}, device.working);
+      out.Add(families::kLanes, {name, "retired"}, device.retired);
+      out.Add(families::kDeviceCopied, {name, "in"}, static_cast<double>(device.in_bytes));
+      out.Add(families::kDeviceCopied, {name, "out"}, static_cast<double>(device.out_bytes));
     }
   }
 
@@ -456,8 +407,8 @@ class MetricsImpl final : public Metrics {
       sum.free_bytes += use.free_bytes;
     }
     for (const auto& [pool, use] : pools) {
-      out.Add(Family::kPoolBytes, {pool, "used"}, static_cast<double>(use.used_bytes));
-      out.Add(Family::kPoolBytes, {pool, "free"}, static_cast<double>(use.free_bytes));
+      out.Add(families::kPoolBytes, {pool, "used"}, static_cast<double>(use.used_bytes));
+      out.Add(families::kPoolBytes, {pool, "free"}, static_cast<double>(use.free_bytes));
     }
   }
 
@@ -469,8 +420,8 @@ class MetricsImpl final : public Metrics {
       lost_log_lines = lost_log_lines_;
       saturation = saturation_;
     }
-    if (lost_log_lines) out.Add(Family::kLostLogLines, {}, static_cast<double>(lost_log_lines()));
-    if (saturation) out.Add(Family::kSaturation, {}, saturation());
+    if (lost_log_lines) out.Add(families::kLostLogLines, {}, static_cast<double>(lost_log_lines()));
+    if (saturation) out.Add(families::kSaturation, {}, saturation());
   }
 
   const BuildInfo build_;
@@ -484,9 +435,9 @@ class MetricsImpl final : public Metrics {
   PolicySeries policy_;
   RegionSeries regions_;
   RepositorySeries repository_;
-  std::atomic<bool> ready_{false};
-  std::atomic<std::int64_t> inflight_limit_bytes_{0};
-  std::atomic<std::int64_t> queue_limit_requests_{0};
+  RareCount ready_;
+  RareCount inflight_limit_bytes_;
+  RareCount queue_limit_requests_;
 
   mutable Mutex mutex_;
   // Entries are never removed: handles point into them.

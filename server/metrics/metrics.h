@@ -5,10 +5,8 @@
 // are sharded over cache lines and summed at the scrape. Only the first recording in a series
 // allocates.
 
-#ifndef NORMD_SERVER_METRICS_METRICS_H_
-#define NORMD_SERVER_METRICS_METRICS_H_
+#pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -102,5 +100,3 @@ struct MetricsOptions {
 std::unique_ptr<Metrics> CreateMetrics(const BuildInfo& build, const MetricsOptions& options = {});
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_METRICS_H_

@@ -149,29 +149,30 @@ bool ModelSeries::WasAsked() const {
 }
 
 void ModelSeries::Collect(FamilyList& out) const {
-  const auto add = [&out](Family family, FamilyList::Labels labels, const Histogram& histogram) {
+  const auto add = [&out](const Family& family, FamilyList::Labels labels,
+                          const Histogram& histogram) {
     if (!histogram.Untouched()) out.Add(family, labels, histogram);
   };
   for (std::size_t i = 0; i < kMethodNames.size(); ++i) {
-    add(Family::kRequestDuration, {name_, kMethodNames[i]}, request_durations_[i]);
+    add(families::kRequestDuration, {name_, kMethodNames[i]}, request_durations_[i]);
   }
   for (std::size_t i = 0; i < kStageCount; ++i) {
-    add(Family::kStageDuration, {name_, kStageNames[i]}, stage_durations_[i]);
+    add(families::kStageDuration, {name_, kStageNames[i]}, stage_durations_[i]);
   }
-  add(Family::kBatchRequests, {name_}, batch_requests_);
-  add(Family::kBatchBytes, {name_}, batch_bytes_);
-  add(Family::kModelLoadDuration, {name_}, load_duration_);
+  add(families::kBatchRequests, {name_}, batch_requests_);
+  add(families::kBatchBytes, {name_}, batch_bytes_);
+  add(families::kModelLoadDuration, {name_}, load_duration_);
   const bool all = !name_.empty() && WasAsked();
   for (std::size_t i = 0; i < kRejectionNames.size(); ++i) {
     const std::int64_t rejected = rejected_.Sum(i);
     if (all || rejected > 0) {
-      out.Add(Family::kRejected, {name_, kRejectionNames[i]}, static_cast<double>(rejected));
+      out.Add(families::kRejected, {name_, kRejectionNames[i]}, static_cast<double>(rejected));
     }
   }
   if (all) {
     // A request that leaves one shard's count while the sum is taken can make it negative.
     const std::int64_t queued = std::max<std::int64_t>(queued_.Sum(0), 0);
-    out.Add(Family::kQueueRequests, {name_}, static_cast<double>(queued));
+    out.Add(families::kQueueRequests, {name_}, static_cast<double>(queued));
   }
 }
 
@@ -264,7 +265,7 @@ void VersionSeries::Collect(FamilyList& out) const {
     for (std::size_t code = 0; code < kCodeCount; ++code) {
       const std::int64_t requests = requests_[method].Sum(code);
       if (requests == 0) continue;
-      out.Add(Family::kRequests,
+      out.Add(families::kRequests,
               {model_->name(), version_, kMethodNames[method],
                absl::StatusCodeToString(static_cast<absl::StatusCode>(code))},
               static_cast<double>(requests));

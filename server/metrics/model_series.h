@@ -1,7 +1,6 @@
 // The series of one model, and those of one of its versions.
 
-#ifndef NORMD_SERVER_METRICS_MODEL_SERIES_H_
-#define NORMD_SERVER_METRICS_MODEL_SERIES_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -100,5 +99,3 @@ class VersionSeries final : public ModelMetrics {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_MODEL_SERIES_H_

@@ -1,7 +1,6 @@
 // The files in page/, compiled in.
 
-#ifndef NORMD_SERVER_METRICS_PAGE_TEXT_H_
-#define NORMD_SERVER_METRICS_PAGE_TEXT_H_
+#pragma once
 
 namespace normd {
 
@@ -11,5 +10,3 @@ extern const char kStatusPageCss[];
 extern const char kStatusPageJs[];
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_PAGE_TEXT_H_

@@ -10,7 +10,6 @@
 #include <optional>
 #include <sstream>
 #include <system_error>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,6 @@
 // The operating system's numbers about this process, under the names of Prometheus' own clients.
 
-#ifndef NORMD_SERVER_METRICS_PROCESS_COLLECTOR_H_
-#define NORMD_SERVER_METRICS_PROCESS_COLLECTOR_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -27,5 +26,3 @@ class ProcessCollector final : public prometheus::Collectable {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_PROCESS_COLLECTOR_H_

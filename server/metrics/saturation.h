@@ -1,7 +1,6 @@
 // The share of time in which calls had to wait before they were computed.
 
-#ifndef NORMD_SERVER_METRICS_SATURATION_H_
-#define NORMD_SERVER_METRICS_SATURATION_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -50,5 +49,3 @@ class Saturation {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_SATURATION_H_

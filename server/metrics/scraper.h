@@ -1,7 +1,6 @@
 // Makes the text of scrapes, on a thread of its own.
 
-#ifndef NORMD_SERVER_METRICS_SCRAPER_H_
-#define NORMD_SERVER_METRICS_SCRAPER_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -54,5 +53,3 @@ class Scraper {
 std::string Gzip(const std::string& text);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_SCRAPER_H_

@@ -128,7 +128,7 @@ void SeriesSet::Collect(FamilyList& out) {
     common->model()->Collect(out);
     common->Collect(out);
   }
-  out.Add(Family::kModelsWithoutSeries, {}, static_cast<double>(others));
+  out.Add(families::kModelsWithoutSeries, {}, static_cast<double>(others));
 }
 
 }  // namespace normd

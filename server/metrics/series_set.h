@@ -1,7 +1,6 @@
 // Decides which models have their own series, and for how long.
 
-#ifndef NORMD_SERVER_METRICS_SERIES_SET_H_
-#define NORMD_SERVER_METRICS_SERIES_SET_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -76,5 +75,3 @@ class SeriesSet : public std::enable_shared_from_this<SeriesSet> {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_SERIES_SET_H_

@@ -1,7 +1,6 @@
 // Counters that many threads add to without contention.
 
-#ifndef NORMD_SERVER_METRICS_SHARDED_CELLS_H_
-#define NORMD_SERVER_METRICS_SHARDED_CELLS_H_
+#pragma once
 
 #include <array>
 #include <atomic>
@@ -66,5 +65,3 @@ class ShardedCells {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_SHARDED_CELLS_H_

@@ -1,7 +1,6 @@
 // The stages of a request on the server, and the times that it spent in them.
 
-#ifndef NORMD_SERVER_METRICS_STAGE_H_
-#define NORMD_SERVER_METRICS_STAGE_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -24,5 +23,3 @@ class StageTimes {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_STAGE_H_

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 
-#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"

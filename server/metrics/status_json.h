@@ -1,7 +1,6 @@
 // The text of /status.json, which the live page shows.
 
-#ifndef NORMD_SERVER_METRICS_STATUS_JSON_H_
-#define NORMD_SERVER_METRICS_STATUS_JSON_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -37,5 +36,3 @@ std::string MakeStatusJson(const ServerFacts& facts, const RecentTraffic& traffi
                            const std::vector<prometheus::MetricFamily>& families);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_STATUS_JSON_H_

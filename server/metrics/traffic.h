@@ -1,10 +1,8 @@
 // What all models' calls have come to so far, as one reading.
 
-#ifndef NORMD_SERVER_METRICS_TRAFFIC_H_
-#define NORMD_SERVER_METRICS_TRAFFIC_H_
+#pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -45,5 +43,3 @@ struct Traffic {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_TRAFFIC_H_

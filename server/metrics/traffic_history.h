@@ -1,7 +1,6 @@
 // The last ten minutes of a server's calls, for the live page.
 
-#ifndef NORMD_SERVER_METRICS_TRAFFIC_HISTORY_H_
-#define NORMD_SERVER_METRICS_TRAFFIC_HISTORY_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -80,5 +79,3 @@ class TrafficHistory {
 std::optional<double> QuantileOf(const DurationCounts& counts, double share);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_METRICS_TRAFFIC_HISTORY_H_

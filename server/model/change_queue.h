@@ -1,7 +1,6 @@
 // Reports changes of the loaded models one after another and without a lock.
 
-#ifndef NORMD_SERVER_MODEL_CHANGE_QUEUE_H_
-#define NORMD_SERVER_MODEL_CHANGE_QUEUE_H_
+#pragma once
 
 #include <deque>
 #include <functional>
@@ -52,5 +51,3 @@ class ChangeQueue {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_MODEL_CHANGE_QUEUE_H_

@@ -1,7 +1,6 @@
 // config.textproto: reading it and checking it.
 
-#ifndef NORMD_SERVER_MODEL_CONFIG_H_
-#define NORMD_SERVER_MODEL_CONFIG_H_
+#pragma once
 
 #include <cstdint>
 
@@ -29,5 +28,3 @@ absl::StatusOr<v1::ModelConfig> ReadModelConfig(InputFile& file);
 absl::Status CheckModelConfig(const v1::ModelConfig& config);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_MODEL_CONFIG_H_

@@ -1,7 +1,6 @@
 // Element types, between the kernels' and the protocol's.
 
-#ifndef NORMD_SERVER_MODEL_DATA_TYPE_H_
-#define NORMD_SERVER_MODEL_DATA_TYPE_H_
+#pragma once
 
 #include "absl/status/statusor.h"
 #include "kernels/types.h"
@@ -13,5 +12,3 @@ absl::StatusOr<norm::DType> FromProto(v1::DataType dtype);  // InvalidArgument: 
 v1::DataType ToProto(norm::DType dtype);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_MODEL_DATA_TYPE_H_

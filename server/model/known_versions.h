@@ -1,7 +1,6 @@
 // The registry's state of one model: its versions, and the choice of one for a request.
 
-#ifndef NORMD_SERVER_MODEL_KNOWN_VERSIONS_H_
-#define NORMD_SERVER_MODEL_KNOWN_VERSIONS_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -61,5 +60,3 @@ absl::Status MissingAlias(absl::string_view name, absl::string_view alias,
                           const KnownVersions* versions);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_MODEL_KNOWN_VERSIONS_H_

@@ -1,16 +1,13 @@
 // One loaded model version: its config, its operation and its parameters.
 
-#ifndef NORMD_SERVER_MODEL_MODEL_H_
-#define NORMD_SERVER_MODEL_MODEL_H_
+#pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/shape.h"
 #include "kernels/types.h"
@@ -113,5 +110,3 @@ class Model {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_MODEL_MODEL_H_

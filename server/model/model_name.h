@@ -1,7 +1,6 @@
 // The valid names of models.
 
-#ifndef NORMD_SERVER_MODEL_MODEL_NAME_H_
-#define NORMD_SERVER_MODEL_MODEL_NAME_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -13,5 +12,3 @@ namespace normd {
 absl::Status CheckModelName(absl::string_view name);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_MODEL_MODEL_NAME_H_

@@ -11,7 +11,6 @@
 #include "absl/strings/str_join.h"
 #include "base/mutex.h"
 #include "server/model/change_queue.h"
-#include "server/model/repository.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {

@@ -2,8 +2,7 @@
 //   <root>/<name>/config.textproto and <root>/<name>/<version>/params.safetensors
 // in one or several roots.
 
-#ifndef NORMD_SERVER_MODEL_REGISTRY_H_
-#define NORMD_SERVER_MODEL_REGISTRY_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -115,5 +114,3 @@ class ModelRegistry {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_MODEL_REGISTRY_H_

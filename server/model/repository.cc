@@ -2,21 +2,17 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
 #include <thread>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
 #include "base/printable.h"
 #include "operations/operations.h"
 #include "operations/parameters.h"
 #include "server/model/config.h"
 #include "server/model/model_name.h"
-#include "server/model/root_folder.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {

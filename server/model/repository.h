@@ -1,7 +1,6 @@
 // The model repository on disk: names and versions, and the files of one version.
 
-#ifndef NORMD_SERVER_MODEL_REPOSITORY_H_
-#define NORMD_SERVER_MODEL_REPOSITORY_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -103,5 +102,3 @@ class Repository {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_MODEL_REPOSITORY_H_

@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <set>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/printable.h"
 #include "spdlog/spdlog.h"

@@ -1,7 +1,6 @@
 // Follows the model repository: what comes to rest there is loaded, what leaves it is unloaded.
 
-#ifndef NORMD_SERVER_MODEL_REPOSITORY_POLL_H_
-#define NORMD_SERVER_MODEL_REPOSITORY_POLL_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -113,5 +112,3 @@ class RepositoryPoll {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_MODEL_REPOSITORY_POLL_H_

@@ -1,7 +1,6 @@
 // The folder that holds the model repository.
 
-#ifndef NORMD_SERVER_MODEL_ROOT_FOLDER_H_
-#define NORMD_SERVER_MODEL_ROOT_FOLDER_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -49,5 +48,3 @@ class RootFolder {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_MODEL_ROOT_FOLDER_H_

@@ -1,8 +1,7 @@
 // Which versions of a model are loaded, and which of them takes a request that names none, as its
 // config has it. Pure.
 
-#ifndef NORMD_SERVER_MODEL_VERSION_PLAN_H_
-#define NORMD_SERVER_MODEL_VERSION_PLAN_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -75,5 +74,3 @@ absl::Status NoVersionWanted(const VersionPlan& plan, absl::Span<const std::int6
 bool GoesToCanary(std::uint64_t count, std::uint64_t millionths);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_MODEL_VERSION_PLAN_H_

@@ -1,7 +1,6 @@
 // Accepts connections from listening sockets.
 
-#ifndef NORMD_SERVER_NET_ACCEPTOR_H_
-#define NORMD_SERVER_NET_ACCEPTOR_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -50,5 +49,3 @@ class Acceptor {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_NET_ACCEPTOR_H_

@@ -1,7 +1,6 @@
 // The thread that accepts connections, checks their opening, hands them to gRPC, and watches them.
 
-#ifndef NORMD_SERVER_NET_CONNECTION_LOOP_H_
-#define NORMD_SERVER_NET_CONNECTION_LOOP_H_
+#pragma once
 
 #include <atomic>
 #include <chrono>
@@ -204,5 +203,3 @@ class ConnectionLoop {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_NET_CONNECTION_LOOP_H_

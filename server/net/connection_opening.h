@@ -1,7 +1,6 @@
 // The opening of a client's connection, read from the socket.
 
-#ifndef NORMD_SERVER_NET_CONNECTION_OPENING_H_
-#define NORMD_SERVER_NET_CONNECTION_OPENING_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -57,5 +56,3 @@ class ConnectionOpening {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_NET_CONNECTION_OPENING_H_

@@ -1,7 +1,6 @@
 // Decides which connections are accepted: a pure function of counts and limits.
 
-#ifndef NORMD_SERVER_NET_CONNECTION_POLICY_H_
-#define NORMD_SERVER_NET_CONNECTION_POLICY_H_
+#pragma once
 
 #include <cstdint>
 
@@ -36,5 +35,3 @@ Taking DecideTaking(const ConnectionLimits& limits, std::int64_t connections,
 bool DecideRoom(const ConnectionLimits& limits, std::int64_t connections, bool had_room);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_NET_CONNECTION_POLICY_H_

@@ -1,9 +1,7 @@
 // Gives memory back to the system that ended connections have left in the heap.
 
-#ifndef NORMD_SERVER_NET_HEAP_TRIM_H_
-#define NORMD_SERVER_NET_HEAP_TRIM_H_
+#pragma once
 
-#include <chrono>
 #include <cstdint>
 
 #include "base/clock.h"
@@ -31,5 +29,3 @@ class HeapTrim {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_NET_HEAP_TRIM_H_

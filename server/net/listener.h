@@ -1,7 +1,6 @@
 // Listening sockets.
 
-#ifndef NORMD_SERVER_NET_LISTENER_H_
-#define NORMD_SERVER_NET_LISTENER_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -57,5 +56,3 @@ absl::StatusOr<Listener> Listen(const std::string& address);
 absl::StatusOr<Listener> ListenAtAll(const std::string& addresses);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_NET_LISTENER_H_

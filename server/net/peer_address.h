@@ -1,7 +1,6 @@
 // The other end of a connection.
 
-#ifndef NORMD_SERVER_NET_PEER_ADDRESS_H_
-#define NORMD_SERVER_NET_PEER_ADDRESS_H_
+#pragma once
 
 #include <sys/socket.h>
 
@@ -25,5 +24,3 @@ struct PeerAddress {
 PeerAddress PeerAddressOf(const sockaddr_storage& address);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_NET_PEER_ADDRESS_H_

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>

@@ -1,7 +1,6 @@
 // What the system lets this process have.
 
-#ifndef NORMD_SERVER_NET_PROCESS_LIMITS_H_
-#define NORMD_SERVER_NET_PROCESS_LIMITS_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -38,5 +37,3 @@ std::int64_t SetLittleAside();
 std::int64_t HeapBytes();
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_NET_PROCESS_LIMITS_H_

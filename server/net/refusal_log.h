@@ -1,7 +1,6 @@
 // Log lines about refused connections, of which there may be many.
 
-#ifndef NORMD_SERVER_NET_REFUSAL_LOG_H_
-#define NORMD_SERVER_NET_REFUSAL_LOG_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -23,5 +22,3 @@ class RefusalLog {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_NET_REFUSAL_LOG_H_

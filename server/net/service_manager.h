@@ -1,7 +1,6 @@
 // Notifications to the service manager that started the process.
 
-#ifndef NORMD_SERVER_NET_SERVICE_MANAGER_H_
-#define NORMD_SERVER_NET_SERVICE_MANAGER_H_
+#pragma once
 
 #include "absl/strings/string_view.h"
 
@@ -14,5 +13,3 @@ namespace normd {
 void NotifyServiceManager(absl::string_view state);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_NET_SERVICE_MANAGER_H_

@@ -1,8 +1,7 @@
 // System calls on non-blocking sockets whose failure shows later, when the socket is read or
 // awaited.
 
-#ifndef NORMD_SERVER_NET_SOCKET_CALLS_H_
-#define NORMD_SERVER_NET_SOCKET_CALLS_H_
+#pragma once
 
 #include <sys/socket.h>
 #include <sys/types.h>
@@ -35,5 +34,3 @@ void RefuseDescriptors(int socket);
 void ShutDownUnread(int socket);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_NET_SOCKET_CALLS_H_

@@ -1,7 +1,6 @@
 // The number of a connection's streams, from its owner, and when to ask for it again.
 
-#ifndef NORMD_SERVER_NET_STREAM_COUNT_H_
-#define NORMD_SERVER_NET_STREAM_COUNT_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -70,5 +69,3 @@ class WaitingStreams {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_NET_STREAM_COUNT_H_

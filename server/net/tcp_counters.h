@@ -1,7 +1,6 @@
 // The kernel's counters of a TCP connection.
 
-#ifndef NORMD_SERVER_NET_TCP_COUNTERS_H_
-#define NORMD_SERVER_NET_TCP_COUNTERS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -19,5 +18,3 @@ struct TcpCounters {
 TcpCounters ReadTcpCounters(int socket);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_NET_TCP_COUNTERS_H_

@@ -1,7 +1,6 @@
 // The opening of a TLS connection: the client's hello.
 
-#ifndef NORMD_SERVER_NET_TLS_OPENING_H_
-#define NORMD_SERVER_NET_TLS_OPENING_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -41,5 +40,3 @@ TlsOpening JudgeTlsOpening(absl::string_view bytes, std::uint16_t min_version);
 std::string TlsRefusal(TlsOpening::State state);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_NET_TLS_OPENING_H_

@@ -1,6 +1,5 @@
 #include "server/net/undelivered.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 

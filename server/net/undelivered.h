@@ -1,8 +1,7 @@
 // The received bytes of a connection that have not reached the service: gRPC holds them for
 // messages that are half sent or unread. Pure: time and counts are given.
 
-#ifndef NORMD_SERVER_NET_UNDELIVERED_H_
-#define NORMD_SERVER_NET_UNDELIVERED_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -83,5 +82,3 @@ class Undelivered {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_NET_UNDELIVERED_H_

@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <vector>

@@ -8,8 +8,7 @@
 //
 // A SIGBUS elsewhere keeps its previous action, which by default ends the process.
 
-#ifndef NORMD_SERVER_REGIONS_FAULT_GUARD_H_
-#define NORMD_SERVER_REGIONS_FAULT_GUARD_H_
+#pragma once
 
 #include <atomic>
 #include <cstddef>
@@ -41,5 +40,3 @@ class FaultGuard {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_REGIONS_FAULT_GUARD_H_

@@ -1,7 +1,6 @@
 // The file of a region that a client names: a POSIX shared memory object.
 
-#ifndef NORMD_SERVER_REGIONS_NAMED_FILE_H_
-#define NORMD_SERVER_REGIONS_NAMED_FILE_H_
+#pragma once
 
 #include <string>
 
@@ -27,5 +26,3 @@ absl::StatusOr<SharedFile> OpenNamedFile(const std::string& folder, absl::string
                                          absl::string_view prefix);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_REGIONS_NAMED_FILE_H_

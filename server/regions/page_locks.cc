@@ -4,12 +4,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 #include <utility>
-#include <vector>
 
-#include "absl/status/status.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {

@@ -5,8 +5,7 @@
 // waits: earlier ones are computed without the lock. The thread also unmaps the regions that it has
 // locked.
 
-#ifndef NORMD_SERVER_REGIONS_PAGE_LOCKS_H_
-#define NORMD_SERVER_REGIONS_PAGE_LOCKS_H_
+#pragma once
 
 #include <atomic>
 #include <chrono>
@@ -138,5 +137,3 @@ class PageLocks {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_REGIONS_PAGE_LOCKS_H_

@@ -1,8 +1,7 @@
 // Memory that a client shares with the server: a mapped part of its file, or its memory on a
 // device.
 
-#ifndef NORMD_SERVER_REGIONS_REGION_H_
-#define NORMD_SERVER_REGIONS_REGION_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -12,7 +11,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
@@ -126,5 +124,3 @@ class Region {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_REGIONS_REGION_H_

@@ -1,7 +1,6 @@
 // The regions that clients have registered, by owner and name.
 
-#ifndef NORMD_SERVER_REGIONS_REGION_REGISTRY_H_
-#define NORMD_SERVER_REGIONS_REGION_REGISTRY_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -133,5 +132,3 @@ class RegionRegistry {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_REGIONS_REGION_REGISTRY_H_

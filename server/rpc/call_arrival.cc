@@ -5,13 +5,13 @@
 #include <grpc/support/alloc.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <iterator>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/printable.h"
-#include "server/rpc/call_deadline.h"
 
 namespace normd {
 namespace {
@@ -128,6 +128,17 @@ std::shared_ptr<Caller> CallerOf(grpc::CallbackServerContext& context, Callers& 
   return callers.Find(name.get());
 }
 
+TimePoint DeadlineOf(gpr_timespec deadline, const Clock& clock) {
+  // Longer than a server lives, and within every clock's range.
+  constexpr std::int64_t kFarSeconds = std::int64_t{365} * 24 * 3600;
+  if (deadline.tv_sec == gpr_inf_future(deadline.clock_type).tv_sec) return kNever;
+  const gpr_timespec left = gpr_time_sub(gpr_convert_clock_type(deadline, GPR_CLOCK_MONOTONIC),
+                                         gpr_now(GPR_CLOCK_MONOTONIC));
+  if (left.tv_sec > kFarSeconds) return kNever;
+  if (left.tv_sec < -kFarSeconds) return clock.Now();
+  return clock.Now() + std::chrono::seconds(left.tv_sec) + Duration(left.tv_nsec);
+}
+
 CallArrival ArrivalOf(grpc::CallbackServerContext& context, Method method,
                       AcceptEnvironment& environment) {
   CallArrival arrival;
@@ -136,7 +147,9 @@ CallArrival ArrivalOf(grpc::CallbackServerContext& context, Method method,
   arrival.caller = CallerOf(context, environment.callers);
   arrival.metadata = TakeMetadata(context, arrival.caller.get(), environment);
   arrival.identity = IdentityOf(context, environment);
-  arrival.deadline = DeadlineOf(context, environment.clock);
+  // gRPC's own form: the system clock's range ends 292 years from 1970, and a client's largest time
+  // limit, 99999999 hours, overflows it.
+  arrival.deadline = DeadlineOf(context.raw_deadline(), environment.clock);
   arrival.ids = ReadRequestIds(context.client_metadata());
   const RequestIds& ids = arrival.ids;
   if (!ids.request_id.empty()) context.AddTrailingMetadata(kRequestId, ids.request_id);

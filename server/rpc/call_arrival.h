@@ -1,13 +1,15 @@
 // gRPC's information about a call before its first message.
 
-#ifndef NORMD_SERVER_RPC_CALL_ARRIVAL_H_
-#define NORMD_SERVER_RPC_CALL_ARRIVAL_H_
+#pragma once
+
+#include <grpc/support/time.h>
 
 #include <map>
 #include <memory>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/clock.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/string_ref.h"
 #include "server/accept/authorizer.h"
@@ -19,6 +21,10 @@
 #include "server/metrics/metrics.h"
 
 namespace normd {
+
+// A call's deadline on the server's clock: kNever for a call without one, and for one that is years
+// away.
+TimePoint DeadlineOf(gpr_timespec deadline, const Clock& clock);
 
 // From the metadata `x-request-id` and `traceparent`. The first of several values of a key counts.
 RequestIds ReadRequestIds(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata);
@@ -50,5 +56,3 @@ CallArrival ArrivalOf(grpc::CallbackServerContext& context, Method method,
                       AcceptEnvironment& environment);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_CALL_ARRIVAL_H_

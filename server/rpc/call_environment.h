@@ -1,7 +1,6 @@
 // The parts that the calls of all gRPC services share.
 
-#ifndef NORMD_SERVER_RPC_CALL_ENVIRONMENT_H_
-#define NORMD_SERVER_RPC_CALL_ENVIRONMENT_H_
+#pragma once
 
 #include <chrono>
 #include <cstddef>
@@ -40,5 +39,3 @@ struct CallEnvironment {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_CALL_ENVIRONMENT_H_

@@ -1,9 +1,7 @@
 // The messages of control calls: parses requests, serializes responses.
 
-#ifndef NORMD_SERVER_RPC_CONTROL_MESSAGES_H_
-#define NORMD_SERVER_RPC_CONTROL_MESSAGES_H_
+#pragma once
 
-#include <optional>
 #include <type_traits>
 
 #include "absl/status/status.h"
@@ -50,5 +48,3 @@ absl::Status ServeControl(ControlCall& call, grpc::CallbackServerContext& contex
 }
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_CONTROL_MESSAGES_H_

@@ -8,8 +8,7 @@
 // Finish. After it the driver touches nothing of the call: gRPC calls OnDone when the handlers have
 // returned, and that drops the call's own reference.
 
-#ifndef NORMD_SERVER_RPC_DRIVEN_STREAM_H_
-#define NORMD_SERVER_RPC_DRIVEN_STREAM_H_
+#pragma once
 
 #include <memory>
 #include <new>
@@ -110,5 +109,3 @@ DrivenStream* BeginStream(Args&... args) {
 }
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_DRIVEN_STREAM_H_

@@ -1,7 +1,6 @@
 // The ordered end of the server.
 
-#ifndef NORMD_SERVER_RPC_GRACEFUL_STOP_H_
-#define NORMD_SERVER_RPC_GRACEFUL_STOP_H_
+#pragma once
 
 #include <chrono>
 #include <functional>
@@ -76,5 +75,3 @@ class GracefulStop {
 void RetireService(Readiness& readiness, Admission& admission, BatchQueue& queue);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_GRACEFUL_STOP_H_

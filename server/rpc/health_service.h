@@ -1,7 +1,6 @@
 // grpc.health.v1.Health. gRPC's own implementation never forgets a name, and models come and go.
 
-#ifndef NORMD_SERVER_RPC_HEALTH_SERVICE_H_
-#define NORMD_SERVER_RPC_HEALTH_SERVICE_H_
+#pragma once
 
 #include <functional>
 #include <map>
@@ -65,5 +64,3 @@ class HealthService final : public HealthServiceBase {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_HEALTH_SERVICE_H_

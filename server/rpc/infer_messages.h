@@ -1,8 +1,7 @@
 // Converts between the Open Inference Protocol's ModelInfer messages and the accept path's
 // descriptions.
 
-#ifndef NORMD_SERVER_RPC_INFER_MESSAGES_H_
-#define NORMD_SERVER_RPC_INFER_MESSAGES_H_
+#pragma once
 
 #include <string>
 
@@ -33,5 +32,3 @@ class InferCodec final : public MessageCodec {
 grpc::ByteBuffer EncodeInferError(absl::string_view message, absl::string_view id);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_INFER_MESSAGES_H_

@@ -1,7 +1,6 @@
 // inference.GRPCInferenceService, the Open Inference Protocol with Triton's extensions, over gRPC.
 
-#ifndef NORMD_SERVER_RPC_INFER_SERVICE_H_
-#define NORMD_SERVER_RPC_INFER_SERVICE_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -42,5 +41,3 @@ class InferService final : public RawService {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_INFER_SERVICE_H_

@@ -11,8 +11,7 @@
 //
 // Finish comes after every request's `done`.
 
-#ifndef NORMD_SERVER_RPC_INFER_STREAM_H_
-#define NORMD_SERVER_RPC_INFER_STREAM_H_
+#pragma once
 
 #include <cstddef>
 #include <deque>
@@ -96,5 +95,3 @@ class InferStream final : public DrivenStream {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_INFER_STREAM_H_

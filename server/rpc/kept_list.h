@@ -1,11 +1,9 @@
 // A long list, serialized once for all callers who may get the same one.
 
-#ifndef NORMD_SERVER_RPC_KEPT_LIST_H_
-#define NORMD_SERVER_RPC_KEPT_LIST_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
-#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -44,5 +42,3 @@ class KeptList {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_KEPT_LIST_H_

@@ -1,7 +1,6 @@
 // The logs of gRPC and Protobuf.
 
-#ifndef NORMD_SERVER_RPC_LIBRARY_LOG_H_
-#define NORMD_SERVER_RPC_LIBRARY_LOG_H_
+#pragma once
 
 namespace normd {
 
@@ -11,5 +10,3 @@ namespace normd {
 void PassOnLibraryLogs();
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_LIBRARY_LOG_H_

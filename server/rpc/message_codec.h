@@ -1,7 +1,6 @@
 // A protocol's messages for one unary method that normalizes.
 
-#ifndef NORMD_SERVER_RPC_MESSAGE_CODEC_H_
-#define NORMD_SERVER_RPC_MESSAGE_CODEC_H_
+#pragma once
 
 #include <string>
 
@@ -31,5 +30,3 @@ class MessageCodec {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_MESSAGE_CODEC_H_

@@ -1,8 +1,7 @@
 // One request, from gRPC's message to the message with its response: the common part of a unary
 // call and a request in a stream of requests.
 
-#ifndef NORMD_SERVER_RPC_MESSAGE_EXCHANGE_H_
-#define NORMD_SERVER_RPC_MESSAGE_EXCHANGE_H_
+#pragma once
 
 #include <memory>
 #include <vector>
@@ -39,5 +38,3 @@ class MessageExchange : public Exchange {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_MESSAGE_EXCHANGE_H_

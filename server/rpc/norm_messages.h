@@ -1,7 +1,6 @@
 // Converts between normd.v1's messages and the accept path's descriptions.
 
-#ifndef NORMD_SERVER_RPC_NORM_MESSAGES_H_
-#define NORMD_SERVER_RPC_NORM_MESSAGES_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -34,5 +33,3 @@ struct StreamTotals {
 std::string EncodeStreamTrailer(const StreamTotals& totals);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_NORM_MESSAGES_H_

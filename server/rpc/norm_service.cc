@@ -1,8 +1,6 @@
 #include "server/rpc/norm_service.h"
 
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "normd/v1/norm_service.grpc.pb.h"
 #include "server/rpc/driven_stream.h"

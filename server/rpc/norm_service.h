@@ -1,7 +1,10 @@
 // normd.v1.NormService over gRPC.
 
-#ifndef NORMD_SERVER_RPC_NORM_SERVICE_H_
-#define NORMD_SERVER_RPC_NORM_SERVICE_H_
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/clock.h"
@@ -13,9 +16,18 @@
 #include "server/rpc/norm_messages.h"
 #include "server/rpc/raw_service.h"
 #include "server/rpc/readiness.h"
-#include "server/rpc/server_info.h"
 
 namespace normd {
+
+// What GetServerInfo tells beside what the accept path knows.
+struct ServerInfo {
+  std::string version;
+  std::string cuda;
+  std::string simd;
+  std::vector<std::string> lanes;
+  std::int64_t max_inflight_bytes = 0;
+  std::string shared_memory_listen;
+};
 
 // Thread-safe. No handler blocks: loads and unloads run on CallEnvironment::loads, lists on
 // CallEnvironment::lists, and all other calls end at once or in a completion. Every call passes the
@@ -26,18 +38,14 @@ class NormService final : public RawService {
   NormService(CallEnvironment& environment, const Readiness& readiness, ServerInfo info);
 
  private:
-  absl::Status ListModels(const v1::ListModelsRequest& wanted, grpc::ByteBuffer& answer,
-                          ControlCall& call);
-  absl::Status GetModel(const v1::GetModelRequest& wanted, v1::GetModelResponse& answer,
-                        ControlCall& call);
-  absl::Status LoadModel(const v1::LoadModelRequest& wanted, v1::LoadModelResponse& answer,
-                         ControlCall& call);
-  absl::Status UnloadModel(const v1::UnloadModelRequest& wanted, v1::UnloadModelResponse& answer,
-                           ControlCall& call);
-  absl::Status GetServerInfo(const v1::GetServerInfoRequest& wanted,
-                             v1::GetServerInfoResponse& answer, ControlCall& call);
-  absl::Status ListSharedMemory(const v1::ListSharedMemoryRequest& wanted,
-                                v1::ListSharedMemoryResponse& answer, ControlCall& call);
+  template <typename Request, typename Response>
+  using Body = absl::Status(const Request& wanted, Response& answer, ControlCall& call);
+  Body<v1::ListModelsRequest, grpc::ByteBuffer> ListModels;
+  Body<v1::GetModelRequest, v1::GetModelResponse> GetModel;
+  Body<v1::LoadModelRequest, v1::LoadModelResponse> LoadModel;
+  Body<v1::UnloadModelRequest, v1::UnloadModelResponse> UnloadModel;
+  Body<v1::GetServerInfoRequest, v1::GetServerInfoResponse> GetServerInfo;
+  Body<v1::ListSharedMemoryRequest, v1::ListSharedMemoryResponse> ListSharedMemory;
 
   CallEnvironment& environment_;
   const Readiness& readiness_;
@@ -48,5 +56,3 @@ class NormService final : public RawService {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_NORM_SERVICE_H_

@@ -13,8 +13,7 @@
 // the request still waits. So `this` is valid in all of them, and for the request, whose views and
 // flag point into this object, until `done` has returned.
 
-#ifndef NORMD_SERVER_RPC_NORMALIZE_CALL_H_
-#define NORMD_SERVER_RPC_NORMALIZE_CALL_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "grpcpp/server_context.h"
@@ -70,5 +69,3 @@ class NormalizeCall final : public UnaryCall {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_NORMALIZE_CALL_H_

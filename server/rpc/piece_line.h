@@ -1,7 +1,6 @@
 // The pieces of a stream, from their arrival to the last chunk of their results.
 
-#ifndef NORMD_SERVER_RPC_PIECE_LINE_H_
-#define NORMD_SERVER_RPC_PIECE_LINE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -79,5 +78,3 @@ class PieceLine {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_PIECE_LINE_H_

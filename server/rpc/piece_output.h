@@ -1,7 +1,6 @@
 // A piece's results in the form in which a stream sends them.
 
-#ifndef NORMD_SERVER_RPC_PIECE_OUTPUT_H_
-#define NORMD_SERVER_RPC_PIECE_OUTPUT_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -47,5 +46,3 @@ class PieceOutput {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_PIECE_OUTPUT_H_

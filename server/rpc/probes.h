@@ -1,7 +1,6 @@
 // The Open Inference Protocol's health paths over HTTP, for probes and gateways.
 
-#ifndef NORMD_SERVER_RPC_PROBES_H_
-#define NORMD_SERVER_RPC_PROBES_H_
+#pragma once
 
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
@@ -30,5 +29,3 @@ ServerFacts FactsOf(const Readiness& readiness, const ModelRegistry& registry, T
 int PathRefusal(const PathRequest& request, const Authorizer& authorizer);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_PROBES_H_

@@ -1,7 +1,6 @@
 // A gRPC service whose methods take and give bytes.
 
-#ifndef NORMD_SERVER_RPC_RAW_SERVICE_H_
-#define NORMD_SERVER_RPC_RAW_SERVICE_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -87,5 +86,3 @@ class RawService : public grpc::Service {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_RAW_SERVICE_H_

@@ -1,8 +1,7 @@
 // Whether the server is ready: the one place that decides it for grpc.health.v1, GetServerInfo, the
 // Open Inference Protocol over gRPC and HTTP, and the gauge normd_ready.
 
-#ifndef NORMD_SERVER_RPC_READINESS_H_
-#define NORMD_SERVER_RPC_READINESS_H_
+#pragma once
 
 #include <set>
 #include <string>
@@ -72,5 +71,3 @@ class Readiness {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_READINESS_H_

@@ -1,9 +1,7 @@
 // A message that gRPC has received.
 
-#ifndef NORMD_SERVER_RPC_RECEIVED_MESSAGE_H_
-#define NORMD_SERVER_RPC_RECEIVED_MESSAGE_H_
+#pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -43,5 +41,3 @@ absl::Status ParseControl(grpc::CallbackServerContext& context, const grpc::Byte
                           google::protobuf::MessageLite& parsed);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_RECEIVED_MESSAGE_H_

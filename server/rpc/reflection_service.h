@@ -1,7 +1,6 @@
 // grpc.reflection.v1.ServerReflection, and v1alpha's. gRPC's own cannot check the caller's rights.
 
-#ifndef NORMD_SERVER_RPC_REFLECTION_SERVICE_H_
-#define NORMD_SERVER_RPC_REFLECTION_SERVICE_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -61,5 +60,3 @@ struct ReflectionServices {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_REFLECTION_SERVICE_H_

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
 #include <vector>
 
 namespace normd {
@@ -22,17 +21,7 @@ ResponseWatch::ResponseWatch(Duration timeout) : period_(PeriodFor(timeout)) {
     MutexLock lock(shard.mutex);
     shard.head.previous_ = shard.head.next_ = &shard.head;
   }
-  if (period_ > Duration(0)) thread_ = std::thread([this] { Loop(); });
-}
-
-ResponseWatch::~ResponseWatch() {
-  if (!thread_.joinable()) return;
-  {
-    MutexLock lock(mutex_);
-    ending_ = true;
-    ended_.SignalAll();
-  }
-  thread_.join();
+  if (period_ > Duration(0)) thread_.emplace("responses", period_, [this] { Sweep(); });
 }
 
 void ResponseWatch::Add(Entry& entry, grpc_call* call, Duration patience) {
@@ -62,19 +51,6 @@ bool ResponseWatch::Remove(Entry& entry) {
 void ResponseWatch::Unlink(Entry& entry) {
   entry.previous_->next_ = entry.next_;
   entry.next_->previous_ = entry.previous_;
-}
-
-void ResponseWatch::Loop() {
-  TimePoint next = std::chrono::steady_clock::now();
-  MutexLock lock(mutex_);
-  while (!ending_) {
-    next += period_;
-    while (!ending_ && std::chrono::steady_clock::now() < next) ended_.WaitUntil(mutex_, next);
-    if (ending_) return;
-    mutex_.Unlock();
-    Sweep();
-    mutex_.Lock();
-  }
 }
 
 void ResponseWatch::Sweep() {

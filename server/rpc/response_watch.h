@@ -1,16 +1,16 @@
 // Drops clients that do not take a response.
 
-#ifndef NORMD_SERVER_RPC_RESPONSE_WATCH_H_
-#define NORMD_SERVER_RPC_RESPONSE_WATCH_H_
+#pragma once
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <thread>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/periodic_thread.h"
 
 struct grpc_call;
 
@@ -37,7 +37,6 @@ class ResponseWatch {
 
   // 0: no client is ever dropped. Patience is kept to within an eighth of the timeout, or a second.
   explicit ResponseWatch(Duration timeout);
-  ~ResponseWatch();
   ResponseWatch(const ResponseWatch&) = delete;
   ResponseWatch& operator=(const ResponseWatch&) = delete;
 
@@ -54,7 +53,6 @@ class ResponseWatch {
     Entry head ABSL_GUARDED_BY(mutex);  // The head of a ring.
   };
   static void Unlink(Entry& entry);
-  void Loop();
   void Sweep();
 
   const Duration period_;  // 0: off.
@@ -62,12 +60,7 @@ class ResponseWatch {
   // Both are relaxed: they spread calls over shards, and count periods.
   std::atomic<std::size_t> next_shard_{0};
   std::atomic<std::int64_t> now_{0};
-  Mutex mutex_;
-  CondVar ended_;
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // Last: it uses the others.
+  std::optional<PeriodicThread> thread_;  // Last: it uses the others.
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_RESPONSE_WATCH_H_

@@ -1,7 +1,6 @@
 // A gRPC service that the server serves.
 
-#ifndef NORMD_SERVER_RPC_SERVED_SERVICE_H_
-#define NORMD_SERVER_RPC_SERVED_SERVICE_H_
+#pragma once
 
 #include <string>
 
@@ -17,5 +16,3 @@ struct ServedService {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_SERVED_SERVICE_H_

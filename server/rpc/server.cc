@@ -1,19 +1,14 @@
 #include "server/rpc/server.h"
 
-#include <algorithm>
-#include <chrono>
 #include <limits>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "grpcpp/resource_quota.h"
 #include "server/accept/message_limits.h"
 #include "server/net/process_limits.h"
 #include "server/net/tls_opening.h"
-#include "server/rpc/plain_credentials.h"
-#include "server/rpc/received_message.h"
-#include "server/rpc/tls_credentials.h"
+#include "server/rpc/credentials.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {

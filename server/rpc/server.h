@@ -1,7 +1,6 @@
 // The gRPC server: its port and connections, its channel settings, health and reflection.
 
-#ifndef NORMD_SERVER_RPC_SERVER_H_
-#define NORMD_SERVER_RPC_SERVER_H_
+#pragma once
 
 #include <algorithm>
 #include <chrono>
@@ -125,5 +124,3 @@ class Server {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_SERVER_H_

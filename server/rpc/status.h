@@ -1,7 +1,6 @@
 // Converts a client's status to gRPC's, once, at the edge.
 
-#ifndef NORMD_SERVER_RPC_STATUS_H_
-#define NORMD_SERVER_RPC_STATUS_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "base/clock.h"
@@ -17,5 +16,3 @@ grpc::Status ToGrpc(const absl::Status& status, Duration retry_after,
                     grpc::CallbackServerContext& context);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_STATUS_H_

@@ -3,7 +3,6 @@
 #include <grpc/grpc.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "server/accept/client_status.h"

@@ -9,8 +9,7 @@
 // alarm of a full queue. The client's turn is bounded also after Finish, until it has taken the
 // end.
 
-#ifndef NORMD_SERVER_RPC_STREAM_CALL_H_
-#define NORMD_SERVER_RPC_STREAM_CALL_H_
+#pragma once
 
 #include <cstdint>
 #include <initializer_list>
@@ -113,5 +112,3 @@ class StreamCall final : public DrivenStream, public Admission::Waiter {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_STREAM_CALL_H_

@@ -1,7 +1,6 @@
 // A NormalizeStream's messages in order: the header, then chunks of the tensors' bytes.
 
-#ifndef NORMD_SERVER_RPC_STREAM_INPUT_H_
-#define NORMD_SERVER_RPC_STREAM_INPUT_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -53,5 +52,3 @@ class StreamInput {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_STREAM_INPUT_H_

@@ -1,7 +1,6 @@
 // The time for which a stream's client may keep the server waiting. Pure: time is given.
 
-#ifndef NORMD_SERVER_RPC_STREAM_PATIENCE_H_
-#define NORMD_SERVER_RPC_STREAM_PATIENCE_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "base/clock.h"
@@ -43,5 +42,3 @@ class StreamPatience {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_STREAM_PATIENCE_H_

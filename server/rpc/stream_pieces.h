@@ -1,11 +1,9 @@
 // Distributes a stream's arriving bytes to the pieces of its tensors.
 
-#ifndef NORMD_SERVER_RPC_STREAM_PIECES_H_
-#define NORMD_SERVER_RPC_STREAM_PIECES_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -78,5 +76,3 @@ class PieceAssembler {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_STREAM_PIECES_H_

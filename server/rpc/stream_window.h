@@ -1,7 +1,6 @@
 // The bytes that a stream has inside, and the room for more. Pure.
 
-#ifndef NORMD_SERVER_RPC_STREAM_WINDOW_H_
-#define NORMD_SERVER_RPC_STREAM_WINDOW_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -87,5 +86,3 @@ class StreamWindow {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_STREAM_WINDOW_H_

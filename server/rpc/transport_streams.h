@@ -1,7 +1,6 @@
 // The number of streams that gRPC holds of each of a server's connections.
 
-#ifndef NORMD_SERVER_RPC_TRANSPORT_STREAMS_H_
-#define NORMD_SERVER_RPC_TRANSPORT_STREAMS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -37,5 +36,3 @@ class TransportStreams {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_TRANSPORT_STREAMS_H_

@@ -1,7 +1,6 @@
 // The common part of all services' unary calls: their arrival and their end.
 
-#ifndef NORMD_SERVER_RPC_UNARY_CALL_H_
-#define NORMD_SERVER_RPC_UNARY_CALL_H_
+#pragma once
 
 #include <cstddef>
 #include <new>
@@ -61,5 +60,3 @@ Call* NewCall(Args&&... args) {
 }
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_UNARY_CALL_H_

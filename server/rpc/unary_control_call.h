@@ -1,7 +1,6 @@
 // A control call over gRPC.
 
-#ifndef NORMD_SERVER_RPC_UNARY_CONTROL_CALL_H_
-#define NORMD_SERVER_RPC_UNARY_CONTROL_CALL_H_
+#pragma once
 
 #include <cstddef>
 #include <optional>
@@ -41,5 +40,3 @@ class UnaryControlCall final : public UnaryCall, public ControlCall {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_RPC_UNARY_CONTROL_CALL_H_

@@ -1,11 +1,9 @@
 #include "server/text_format/parse_text.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"

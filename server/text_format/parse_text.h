@@ -1,11 +1,9 @@
 // Files in protobuf's text format, with errors in the words of their schema.
 
-#ifndef NORMD_SERVER_TEXT_FORMAT_PARSE_TEXT_H_
-#define NORMD_SERVER_TEXT_FORMAT_PARSE_TEXT_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -50,5 +48,3 @@ std::string PlaceInText(const google::protobuf::Message& parsed,
 std::string ListValues(const google::protobuf::EnumDescriptor& values);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_TEXT_FORMAT_PARSE_TEXT_H_

@@ -1,8 +1,5 @@
 #include "server/tls/certificate_store.h"
 
-#include <pthread.h>
-
-#include <chrono>
 #include <utility>
 
 #include "spdlog/spdlog.h"
@@ -30,15 +27,6 @@ absl::StatusOr<std::unique_ptr<CertificateStore>> CertificateStore::Create(
 
 CertificateStore::CertificateStore(CertificateStoreOptions options, TlsMetrics& metrics)
     : options_(std::move(options)), metrics_(metrics) {}
-
-CertificateStore::~CertificateStore() {
-  {
-    MutexLock lock(mutex_);
-    ending_ = true;
-    wake_.SignalAll();
-  }
-  if (thread_.joinable()) thread_.join();
-}
 
 std::shared_ptr<const CertificateStore::State> CertificateStore::current() const {
   MutexLock lock(mutex_);
@@ -81,18 +69,7 @@ void CertificateStore::Look() {
 }
 
 void CertificateStore::Watch() {
-  thread_ = std::thread([this] { Run(); });
-  pthread_setname_np(thread_.native_handle(), "certificates");
-}
-
-void CertificateStore::Run() {
-  for (;;) {
-    Look();
-    const TimePoint next = std::chrono::steady_clock::now() + options_.interval;
-    MutexLock lock(mutex_);
-    while (!ending_ && std::chrono::steady_clock::now() < next) wake_.WaitUntil(mutex_, next);
-    if (ending_) return;
-  }
+  thread_.emplace("certificates", options_.interval, [this] { Look(); });
 }
 
 }  // namespace normd

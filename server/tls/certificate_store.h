@@ -1,13 +1,12 @@
 // The server's certificate, which follows its files.
 
-#ifndef NORMD_SERVER_TLS_CERTIFICATE_STORE_H_
-#define NORMD_SERVER_TLS_CERTIFICATE_STORE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -16,6 +15,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/periodic_thread.h"
 #include "server/metrics/metrics.h"
 #include "server/tls/tls_context.h"
 #include "server/tls/tls_files.h"
@@ -47,7 +47,6 @@ class CertificateStore {
   // Reads the files; LoadTlsMaterial's error when they are not good. `metrics` outlives it.
   static absl::StatusOr<std::unique_ptr<CertificateStore>> Create(CertificateStoreOptions options,
                                                                   TlsMetrics& metrics);
-  ~CertificateStore();
   CertificateStore(const CertificateStore&) = delete;
   CertificateStore& operator=(const CertificateStore&) = delete;
 
@@ -63,15 +62,12 @@ class CertificateStore {
  private:
   CertificateStore(CertificateStoreOptions options, TlsMetrics& metrics);
   absl::Status Load();
-  void Run();
 
   const CertificateStoreOptions options_;
   TlsMetrics& metrics_;
 
   mutable Mutex mutex_;
-  CondVar wake_;
   std::shared_ptr<const State> state_ ABSL_GUARDED_BY(mutex_);
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
 
   // Used by the thread that looks.
   TlsFileStamps seen_{};    // At the last look,
@@ -79,9 +75,7 @@ class CertificateStore {
   std::string last_error_;  // From that read; empty when it was good.
   absl::Time retry_ = absl::InfiniteFuture();
 
-  std::thread thread_;  // Last: it uses the rest.
+  std::optional<PeriodicThread> thread_;  // Last: it uses the rest.
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_TLS_CERTIFICATE_STORE_H_

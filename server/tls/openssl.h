@@ -1,7 +1,6 @@
 // OpenSSL's objects and errors in C++.
 
-#ifndef NORMD_SERVER_TLS_OPENSSL_H_
-#define NORMD_SERVER_TLS_OPENSSL_H_
+#pragma once
 
 #include <openssl/bio.h>
 #include <openssl/evp.h>
@@ -33,5 +32,3 @@ BioPtr OpensslReader(absl::string_view text);
 std::string OpensslReason();
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_TLS_OPENSSL_H_

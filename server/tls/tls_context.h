@@ -1,7 +1,6 @@
 // OpenSSL's side of a server's TLS.
 
-#ifndef NORMD_SERVER_TLS_TLS_CONTEXT_H_
-#define NORMD_SERVER_TLS_TLS_CONTEXT_H_
+#pragma once
 
 #include <openssl/ssl.h>
 
@@ -29,5 +28,3 @@ absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeTlsContext(const TlsMaterial& mater
                                                         const TlsPolicy& policy);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_TLS_TLS_CONTEXT_H_

@@ -1,7 +1,6 @@
 // The files that a TLS server needs, read and checked before use.
 
-#ifndef NORMD_SERVER_TLS_TLS_FILES_H_
-#define NORMD_SERVER_TLS_TLS_FILES_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -44,5 +43,3 @@ TlsFileStamps StampsOf(const TlsFiles& files);
 absl::StatusOr<TlsMaterial> LoadTlsMaterial(const TlsFiles& files, absl::Time now);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_TLS_TLS_FILES_H_

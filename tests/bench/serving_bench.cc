@@ -44,7 +44,7 @@
 #include "inference/grpc_service.pb.h"
 #include "nlohmann/json.hpp"
 #include "normd/v1/norm_service.grpc.pb.h"
-#include "server/rpc/tls_credentials.h"
+#include "server/rpc/credentials.h"
 #include "spdlog/spdlog.h"
 #include "tests/bench/allocations.h"
 #include "tests/bench/bench_server.h"

@@ -20,7 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "server/exec/cuda_backend.h"
+#include "server/exec/backends.h"
 #include "server/exec/device/device_backend.h"
 #include "tests/support/fake_device.h"
 

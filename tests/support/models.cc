@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "google/protobuf/text_format.h"
-#include "server/exec/cpu_backend.h"
+#include "server/exec/backends.h"
 
 namespace normd {
 namespace {

@@ -1,13 +1,10 @@
-#include "server/exec/cuda_backend.h"
+#include "server/exec/backends.h"
 
 #include <algorithm>
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "server/exec/cuda/cuda_device.h"
-#include "server/exec/cuda/cuda_page_locker.h"
-#include "server/exec/cuda/cuda_shared_memory.h"
 #include "server/exec/device/device_backend.h"
 
 namespace normd {

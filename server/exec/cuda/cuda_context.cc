@@ -1,7 +1,5 @@
 #include "server/exec/cuda/cuda_context.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "server/exec/kernel_status.h"
 

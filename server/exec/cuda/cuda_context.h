@@ -1,7 +1,6 @@
 // The state that a CUDA device shares with its streams and its memory.
 
-#ifndef NORMD_SERVER_EXEC_CUDA_CUDA_CONTEXT_H_
-#define NORMD_SERVER_EXEC_CUDA_CUDA_CONTEXT_H_
+#pragma once
 
 #include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
@@ -79,5 +78,3 @@ class CudaContext {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_CUDA_CUDA_CONTEXT_H_

@@ -1,11 +1,13 @@
-// The CUDA devices, behind the Device seam.
+// CUDA's implementations of the seams: devices, and the memory that clients share with them.
 
-#ifndef NORMD_SERVER_EXEC_CUDA_CUDA_DEVICE_H_
-#define NORMD_SERVER_EXEC_CUDA_CUDA_DEVICE_H_
+#pragma once
 
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/page_locker.h"
+#include "base/shared_device_memory.h"
 #include "server/exec/device/device.h"
 
 namespace normd {
@@ -17,6 +19,9 @@ int CudaDeviceCount();
 // FailedPrecondition when there is no such device or the kernels do not support it.
 absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index);
 
-}  // namespace normd
+// Both are for the devices of the numbers `used`, which the server computes on, at least one.
+std::unique_ptr<PageLocker> CreateCudaPageLocker(std::vector<int> used);
+// By CUDA IPC. FailedPrecondition when the driver lacks a call.
+absl::StatusOr<std::unique_ptr<SharedDeviceMemory>> CreateCudaSharedMemory(std::vector<int> used);
 
-#endif  // NORMD_SERVER_EXEC_CUDA_CUDA_DEVICE_H_
+}  // namespace normd

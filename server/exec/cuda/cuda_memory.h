@@ -1,7 +1,6 @@
 // Memory of a CUDA device, and host memory that it can address.
 
-#ifndef NORMD_SERVER_EXEC_CUDA_CUDA_MEMORY_H_
-#define NORMD_SERVER_EXEC_CUDA_CUDA_MEMORY_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -39,5 +38,3 @@ class CudaMemory {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_CUDA_CUDA_MEMORY_H_

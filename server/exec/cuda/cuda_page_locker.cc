@@ -1,4 +1,4 @@
-#include "server/exec/cuda/cuda_page_locker.h"
+#include "server/exec/cuda/cuda_device.h"
 
 #include <cuda_runtime_api.h>
 

@@ -1,4 +1,4 @@
-#include "server/exec/cuda/cuda_shared_memory.h"
+#include "server/exec/cuda/cuda_device.h"
 
 #include <cuda.h>
 #include <cudaTypedefs.h>
@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/exec/cuda/cuda_context.h"
-#include "server/exec/cuda/cuda_device.h"
 
 namespace normd {
 namespace {

@@ -1,7 +1,6 @@
 // A stream of a CUDA device behind the seam.
 
-#ifndef NORMD_SERVER_EXEC_CUDA_CUDA_STREAM_H_
-#define NORMD_SERVER_EXEC_CUDA_CUDA_STREAM_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -20,5 +19,3 @@ absl::StatusOr<std::unique_ptr<DeviceStream>> CreateCudaStream(std::shared_ptr<C
                                                                std::size_t largest_launch_bytes);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_CUDA_CUDA_STREAM_H_

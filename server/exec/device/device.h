@@ -4,8 +4,7 @@
 //
 // Memory, streams and marks are owned by RAII objects that must go before their device.
 
-#ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_H_
-#define NORMD_SERVER_EXEC_DEVICE_DEVICE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -135,5 +134,3 @@ class DeviceRange {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_DEVICE_DEVICE_H_

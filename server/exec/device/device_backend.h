@@ -1,8 +1,7 @@
 // The backend over accelerators: several lanes on each device, one pinned pool per device, and each
 // model's parameters on all of them.
 
-#ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_BACKEND_H_
-#define NORMD_SERVER_EXEC_DEVICE_DEVICE_BACKEND_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -100,5 +99,3 @@ class DeviceBackend final : public Backend {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_DEVICE_DEVICE_BACKEND_H_

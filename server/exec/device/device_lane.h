@@ -11,8 +11,7 @@
 // other lanes retire at their next batch. Such an INTERNAL says that another attempt may succeed at
 // once (base/retry_after.h): on another lane, or on another server.
 
-#ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_LANE_H_
-#define NORMD_SERVER_EXEC_DEVICE_DEVICE_LANE_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -79,5 +78,3 @@ class DeviceLane final : public Lane {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_DEVICE_DEVICE_LANE_H_

@@ -1,7 +1,6 @@
 // The contract of kernels/linear_norm.h on devices.
 
-#ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_LINEAR_NORM_H_
-#define NORMD_SERVER_EXEC_DEVICE_DEVICE_LINEAR_NORM_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -68,5 +67,3 @@ class DeviceLinearNorm final : public DeviceProgram {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_DEVICE_DEVICE_LINEAR_NORM_H_

@@ -1,7 +1,6 @@
 // The contract of kernels/norm.h on devices.
 
-#ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_NORM_H_
-#define NORMD_SERVER_EXEC_DEVICE_DEVICE_NORM_H_
+#pragma once
 
 #include <memory>
 #include <vector>
@@ -46,5 +45,3 @@ class DeviceNorm final : public DeviceProgram {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_DEVICE_DEVICE_NORM_H_

@@ -2,8 +2,7 @@
 // with the model's parameters on every device. Each contract has a pair of files that derive from
 // the class here.
 
-#ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_PROGRAM_H_
-#define NORMD_SERVER_EXEC_DEVICE_DEVICE_PROGRAM_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -56,5 +55,3 @@ class DeviceProgram : public BackendState {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_DEVICE_DEVICE_PROGRAM_H_

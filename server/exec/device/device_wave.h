@@ -1,8 +1,7 @@
 // A batch's way through a lane: the requests that fit into its device memory together, and the
 // places of their tensors.
 
-#ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_WAVE_H_
-#define NORMD_SERVER_EXEC_DEVICE_DEVICE_WAVE_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -110,5 +109,3 @@ class DeviceWaves {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_DEVICE_DEVICE_WAVE_H_

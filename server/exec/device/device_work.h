@@ -1,7 +1,6 @@
 // The two ways in which a lane computes a wave.
 
-#ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_WORK_H_
-#define NORMD_SERVER_EXEC_DEVICE_DEVICE_WORK_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -61,5 +60,3 @@ absl::Status RunPieces(const DeviceWork& work, const CutRule& cut, std::int64_t 
                        DeviceWave& wave);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_DEVICE_DEVICE_WORK_H_

@@ -1,8 +1,7 @@
 // Cuts a batch in device memory into pieces of whole rows that are copied in, computed and copied
 // out on their own, so that a large batch overlaps with itself. Pure.
 
-#ifndef NORMD_SERVER_EXEC_DEVICE_PIECES_H_
-#define NORMD_SERVER_EXEC_DEVICE_PIECES_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -50,5 +49,3 @@ std::vector<Piece> CutIntoPieces(const CutRule& cut, absl::Span<const Geometry> 
                                  std::int64_t target_bytes);
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_DEVICE_PIECES_H_

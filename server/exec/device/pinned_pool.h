@@ -1,8 +1,7 @@
 // Pinned memory for responses, allocated once at start. A response leaves the server from the block
 // to which the device wrote it; the block returns when the transport has sent it.
 
-#ifndef NORMD_SERVER_EXEC_DEVICE_PINNED_POOL_H_
-#define NORMD_SERVER_EXEC_DEVICE_PINNED_POOL_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -40,5 +39,3 @@ class PinnedPool {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_DEVICE_PINNED_POOL_H_

@@ -1,9 +1,7 @@
 // Stages the inputs of requests in pinned memory.
 
-#ifndef NORMD_SERVER_EXEC_DEVICE_PINNED_STAGER_H_
-#define NORMD_SERVER_EXEC_DEVICE_PINNED_STAGER_H_
+#pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "base/clock.h"
@@ -32,5 +30,3 @@ class PinnedStager final : public InputStager {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_DEVICE_PINNED_STAGER_H_

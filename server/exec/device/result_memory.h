@@ -1,7 +1,6 @@
 // The memory of a lane's results.
 
-#ifndef NORMD_SERVER_EXEC_DEVICE_RESULT_MEMORY_H_
-#define NORMD_SERVER_EXEC_DEVICE_RESULT_MEMORY_H_
+#pragma once
 
 #include <cstddef>
 #include <optional>
@@ -38,5 +37,3 @@ class ResultMemory {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_DEVICE_RESULT_MEMORY_H_

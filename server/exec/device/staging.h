@@ -1,12 +1,10 @@
 // Pinned memory that carries the slices of requests to a device.
 
-#ifndef NORMD_SERVER_EXEC_DEVICE_STAGING_H_
-#define NORMD_SERVER_EXEC_DEVICE_STAGING_H_
+#pragma once
 
 #include <cstddef>
 #include <deque>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -78,5 +76,3 @@ class Staging {
 };
 
 }  // namespace normd
-
-#endif  // NORMD_SERVER_EXEC_DEVICE_STAGING_H_

@@ -1,5 +1,5 @@
 #include "kernels/cpu/normalize.h"
-#include "server/exec/cpu_backend.h"
+#include "server/exec/backends.h"
 #include "server/exec/cpu_lane.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/lane_backend.h"

@@ -1,8 +1,5 @@
 // The fused layer's config, parameters and inputs as the model checks them.
 
-#include "operations/linear_norm.h"
-#include "operations/kernel_program.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +10,8 @@
 #include <variant>
 #include <vector>
 
+#include "operations/kernel_program.h"
+#include "operations/operation.h"
 #include "server/model/config.h"
 #include "server/model/model.h"
 #include "tests/server/model/zero_parameter.h"

@@ -10,7 +10,7 @@
 #include "base/retry_after.h"
 #include "server/accept/active_calls.h"
 #include "server/accept/client_status.h"
-#include "server/rpc/call_deadline.h"
+#include "server/rpc/call_arrival.h"
 #include "server/rpc/readiness.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"

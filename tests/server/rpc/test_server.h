@@ -22,9 +22,9 @@
 #include "server/rest/rest_options.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/graceful_stop.h"
+#include "server/rpc/norm_service.h"
 #include "server/rpc/readiness.h"
 #include "server/rpc/served_service.h"
-#include "server/rpc/server_info.h"
 #include "tests/support/fake_page_locker.h"
 #include "tests/support/test_lanes.h"
 

@@ -1,4 +1,4 @@
-#include "server/exec/cuda/cuda_page_locker.h"
+#include "server/exec/cuda/cuda_device.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/descriptor.h"
-#include "server/exec/cuda/cuda_device.h"
 
 namespace normd {
 namespace {

@@ -1,15 +1,52 @@
-#include "server/rpc/tls_credentials.h"
+#include "server/rpc/credentials.h"
 
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
-#include "server/rpc/plain_credentials.h"
+#include "absl/strings/str_cat.h"
 
 namespace normd {
 namespace {
+
+// gRPC takes 160 bytes for an entry of metadata, which compressed is one byte on the wire, and
+// holds them until the call's message has come. Proxies pass 100.
+constexpr std::size_t kMaxMetadataEntries = 256;
+
+// gRPC calls this with a call's metadata; its services see a unary call only with the message.
+void JudgeEntries(void* /*state*/, grpc_auth_context* /*context*/,
+                  const grpc_metadata* /*metadata*/, std::size_t entries,
+                  grpc_process_auth_metadata_done_cb done, void* user_data) {
+  if (entries <= kMaxMetadataEntries) {
+    return done(user_data, nullptr, 0, nullptr, 0, GRPC_STATUS_OK, nullptr);
+  }
+  const std::string refusal =
+      absl::StrCat("metadata: ", entries, " entries, wanted at most ", kMaxMetadataEntries);
+  done(user_data, nullptr, 0, nullptr, 0, GRPC_STATUS_INVALID_ARGUMENT, refusal.c_str());
+}
+
+// Judges the metadata. gRPC's C++ classes for plain connections take no processor.
+class Credentials : public grpc::ServerCredentials {
+ public:
+  explicit Credentials(grpc_server_credentials* owned) : credentials_(owned) {
+    grpc_server_credentials_set_auth_metadata_processor(credentials_,
+                                                        {JudgeEntries, nullptr, nullptr});
+  }
+  ~Credentials() override { grpc_server_credentials_release(credentials_); }
+
+  // The service judges the caller's identity.
+  void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {}
+
+ private:
+  int AddPortToServer(const std::string& address, grpc_server* server) override {
+    return grpc_server_add_http2_port(server, address.c_str(), credentials_);
+  }
+
+  grpc_server_credentials* const credentials_;
+};
 
 grpc_ssl_client_certificate_request_type RequestTypeOf(ClientAuth auth) {
   switch (auth) {
@@ -23,25 +60,15 @@ grpc_ssl_client_certificate_request_type RequestTypeOf(ClientAuth auth) {
 // gRPC's C++ classes either hold one certificate for ever or read files themselves, and a read that
 // finds a certificate without its key ends every handshake. Its C interface asks for the
 // certificate at each connection.
-class TlsCredentials final : public grpc::ServerCredentials {
+class TlsCredentials final : public Credentials {
  public:
   explicit TlsCredentials(const CertificateStore& store)
-      : store_(store),
-        credentials_(grpc_ssl_server_credentials_create_with_options(
+      : Credentials(grpc_ssl_server_credentials_create_with_options(
             grpc_ssl_server_credentials_create_options_using_config_fetcher(
-                RequestTypeOf(store.policy().client_auth), Fetch, this))) {
-    LimitMetadataEntries(credentials_);
-  }
-  ~TlsCredentials() override { grpc_server_credentials_release(credentials_); }
-
-  // The service judges the caller's identity.
-  void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {}
+                RequestTypeOf(store.policy().client_auth), Fetch, this))),
+        store_(store) {}
 
  private:
-  int AddPortToServer(const std::string& address, grpc_server* server) override {
-    return grpc_server_add_http2_port(server, address.c_str(), credentials_);
-  }
-
   // Runs at the server's start and at each connection, one after another, under gRPC's lock.
   static grpc_ssl_certificate_config_reload_status Fetch(
       void* self, grpc_ssl_server_certificate_config** config) {
@@ -63,10 +90,13 @@ class TlsCredentials final : public grpc::ServerCredentials {
 
   const CertificateStore& store_;
   std::uint64_t given_generation_ = 0;  // Used by Fetch alone.
-  grpc_server_credentials* const credentials_;
 };
 
 }  // namespace
+
+std::shared_ptr<grpc::ServerCredentials> MakePlainCredentials() {
+  return std::make_shared<Credentials>(grpc_insecure_server_credentials_create());
+}
 
 std::shared_ptr<grpc::ServerCredentials> MakeTlsCredentials(const CertificateStore& store) {
   return std::make_shared<TlsCredentials>(store);
