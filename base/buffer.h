@@ -1,6 +1,7 @@
 // Memory whose owner is told when it is no longer needed.
 
-#pragma once
+#ifndef NORMD_BASE_BUFFER_H_
+#define NORMD_BASE_BUFFER_H_
 
 #include <cstddef>
 #include <utility>
@@ -45,3 +46,5 @@ class Buffer {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_BASE_BUFFER_H_

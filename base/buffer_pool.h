@@ -1,7 +1,8 @@
 // Blocks of host memory for tensors, kept for reuse: fresh memory costs a page fault for every page
 // at its first write, which takes longer than the kernels do for the same bytes.
 
-#pragma once
+#ifndef NORMD_BASE_BUFFER_POOL_H_
+#define NORMD_BASE_BUFFER_POOL_H_
 
 #include <cstdint>
 #include <memory>
@@ -39,3 +40,5 @@ class BufferPool {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_BASE_BUFFER_POOL_H_

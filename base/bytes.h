@@ -1,6 +1,7 @@
 // Borrowed runs of bytes.
 
-#pragma once
+#ifndef NORMD_BASE_BYTES_H_
+#define NORMD_BASE_BYTES_H_
 
 #include <cstddef>
 
@@ -12,3 +13,5 @@ using ConstBytes = absl::Span<const std::byte>;
 using MutableBytes = absl::Span<std::byte>;
 
 }  // namespace normd
+
+#endif  // NORMD_BASE_BYTES_H_

@@ -1,6 +1,7 @@
 // Time as the server sees it: monotonic, and injected so that tests move it by hand.
 
-#pragma once
+#ifndef NORMD_BASE_CLOCK_H_
+#define NORMD_BASE_CLOCK_H_
 
 #include <chrono>
 
@@ -24,3 +25,5 @@ class SteadyClock final : public Clock {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_BASE_CLOCK_H_

@@ -1,6 +1,7 @@
 // A file descriptor that closes itself.
 
-#pragma once
+#ifndef NORMD_BASE_DESCRIPTOR_H_
+#define NORMD_BASE_DESCRIPTOR_H_
 
 #include <unistd.h>
 
@@ -33,3 +34,5 @@ class Descriptor {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_BASE_DESCRIPTOR_H_

@@ -1,6 +1,7 @@
 // Files that may be malformed, half written, or links that lead elsewhere.
 
-#pragma once
+#ifndef NORMD_BASE_FILE_H_
+#define NORMD_BASE_FILE_H_
 
 #include <sys/stat.h>
 
@@ -77,3 +78,5 @@ class InputFile {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_BASE_FILE_H_

@@ -1,6 +1,7 @@
 // The kinds of memory: they decide who can read and write the bytes.
 
-#pragma once
+#ifndef NORMD_BASE_MEMORY_H_
+#define NORMD_BASE_MEMORY_H_
 
 #include <cstdint>
 #include <string>
@@ -25,3 +26,5 @@ struct MemoryPlace {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_BASE_MEMORY_H_

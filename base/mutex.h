@@ -1,7 +1,8 @@
 // A std::mutex with clang's thread-safety annotations. The packaged abseil is not built for
 // ThreadSanitizer, so its Mutex reports races in correct programs; this one does not.
 
-#pragma once
+#ifndef NORMD_BASE_MUTEX_H_
+#define NORMD_BASE_MUTEX_H_
 
 #include <condition_variable>
 #include <mutex>
@@ -61,3 +62,5 @@ class CondVar {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_BASE_MUTEX_H_

@@ -1,6 +1,7 @@
 // What a mistyped name was meant to be.
 
-#pragma once
+#ifndef NORMD_BASE_NEAREST_NAME_H_
+#define NORMD_BASE_NEAREST_NAME_H_
 
 #include <string>
 #include <vector>
@@ -16,3 +17,5 @@ std::string NearestName(absl::string_view name, const std::vector<std::string>& 
 std::string FoldedName(absl::string_view name);
 
 }  // namespace normd
+
+#endif  // NORMD_BASE_NEAREST_NAME_H_

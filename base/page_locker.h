@@ -1,7 +1,8 @@
 // Host pages that a driver locks, so that its devices reach them without the CPU. The interface
 // lets everything above the driver be tested without a device.
 
-#pragma once
+#ifndef NORMD_BASE_PAGE_LOCKER_H_
+#define NORMD_BASE_PAGE_LOCKER_H_
 
 #include <cstddef>
 
@@ -24,3 +25,5 @@ class PageLocker {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_BASE_PAGE_LOCKER_H_

@@ -1,7 +1,8 @@
 // Memory straight from the system, in huge pages where there are any: large blocks then need few
 // TLB entries.
 
-#pragma once
+#ifndef NORMD_BASE_PAGES_H_
+#define NORMD_BASE_PAGES_H_
 
 #include <cstddef>
 
@@ -16,3 +17,5 @@ std::byte* MapPages(std::size_t bytes);
 void UnmapPages(std::byte* data, std::size_t bytes);
 
 }  // namespace normd
+
+#endif  // NORMD_BASE_PAGES_H_

@@ -1,6 +1,7 @@
 // One thread for work that is due again and again, and that may block.
 
-#pragma once
+#ifndef NORMD_BASE_PERIODIC_THREAD_H_
+#define NORMD_BASE_PERIODIC_THREAD_H_
 
 #include <functional>
 #include <thread>
@@ -32,3 +33,5 @@ class PeriodicThread {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_BASE_PERIODIC_THREAD_H_

@@ -1,6 +1,7 @@
 // Text from outside, made fit for a log line or an error message.
 
-#pragma once
+#ifndef NORMD_BASE_PRINTABLE_H_
+#define NORMD_BASE_PRINTABLE_H_
 
 #include <cstddef>
 #include <string>
@@ -15,3 +16,5 @@ namespace normd {
 std::string Printable(absl::string_view text, std::size_t max_bytes = 256);
 
 }  // namespace normd
+
+#endif  // NORMD_BASE_PRINTABLE_H_

@@ -1,6 +1,7 @@
 // When a failed call is worth another attempt, carried by its status.
 
-#pragma once
+#ifndef NORMD_BASE_RETRY_AFTER_H_
+#define NORMD_BASE_RETRY_AFTER_H_
 
 #include <optional>
 
@@ -15,3 +16,5 @@ void SetRetryAfter(Duration after, absl::Status& status);
 std::optional<Duration> RetryAfterOf(const absl::Status& status);
 
 }  // namespace normd
+
+#endif  // NORMD_BASE_RETRY_AFTER_H_

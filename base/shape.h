@@ -1,7 +1,8 @@
 // The shape of a tensor. Every size that a client sends passes through here, so that no product of
 // dimensions is ever taken unchecked.
 
-#pragma once
+#ifndef NORMD_BASE_SHAPE_H_
+#define NORMD_BASE_SHAPE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -47,3 +48,5 @@ class Shape {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_BASE_SHAPE_H_

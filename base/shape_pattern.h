@@ -1,6 +1,7 @@
 // The shapes that a tensor of a model may have, as a list of numbers like a shape's.
 
-#pragma once
+#ifndef NORMD_BASE_SHAPE_PATTERN_H_
+#define NORMD_BASE_SHAPE_PATTERN_H_
 
 #include <cstdint>
 #include <string>
@@ -25,3 +26,5 @@ using ShapePattern = absl::InlinedVector<std::int64_t, 4>;
 std::string PatternText(absl::Span<const std::int64_t> pattern);
 
 }  // namespace normd
+
+#endif  // NORMD_BASE_SHAPE_PATTERN_H_

@@ -1,7 +1,8 @@
 // Device memory that another process shares by a handle. The interface lets everything above the
 // driver be tested without a device.
 
-#pragma once
+#ifndef NORMD_BASE_SHARED_DEVICE_MEMORY_H_
+#define NORMD_BASE_SHARED_DEVICE_MEMORY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -60,3 +61,5 @@ class OpenedDeviceMemory {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_BASE_SHARED_DEVICE_MEMORY_H_

@@ -1,6 +1,7 @@
 // One thread for work that may block, so that the threads that submit it never wait.
 
-#pragma once
+#ifndef NORMD_BASE_TASK_THREAD_H_
+#define NORMD_BASE_TASK_THREAD_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -53,3 +54,5 @@ class TaskThread {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_BASE_TASK_THREAD_H_

@@ -1,6 +1,7 @@
 // A Caller sends Normalize calls and never blocks: a client of one server, or of a fleet.
 
-#pragma once
+#ifndef NORMD_CLIENT_CALLER_H_
+#define NORMD_CLIENT_CALLER_H_
 
 #include <cstddef>
 #include <memory>
@@ -39,3 +40,5 @@ class Caller {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_CALLER_H_

@@ -1,6 +1,7 @@
 // The security of a client's connections, from the files that its options name.
 
-#pragma once
+#ifndef NORMD_CLIENT_CHANNEL_SECURITY_H_
+#define NORMD_CLIENT_CHANNEL_SECURITY_H_
 
 #include <memory>
 #include <optional>
@@ -33,3 +34,5 @@ using Interceptors =
 Interceptors SendToken(const std::string& token);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_CHANNEL_SECURITY_H_

@@ -1,6 +1,7 @@
 // The client library: one server, every call of its service.
 
-#pragma once
+#ifndef NORMD_CLIENT_CLIENT_H_
+#define NORMD_CLIENT_CLIENT_H_
 
 #include <cstdint>
 #include <functional>
@@ -133,3 +134,5 @@ class Client final : public Caller {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_CLIENT_H_

@@ -1,6 +1,7 @@
 // The connection flags, the same for all programs.
 
-#pragma once
+#ifndef NORMD_CLIENT_CONNECTION_FLAGS_H_
+#define NORMD_CLIENT_CONNECTION_FLAGS_H_
 
 #include <string>
 
@@ -21,3 +22,5 @@ struct ConnectionFlags {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_CONNECTION_FLAGS_H_

@@ -1,7 +1,8 @@
 // The calls of the CUDA driver for sharing device memory. The driver is loaded at first use, so
 // that the client can be built and run without the toolkit or a driver.
 
-#pragma once
+#ifndef NORMD_CLIENT_CUDA_DRIVER_H_
+#define NORMD_CLIENT_CUDA_DRIVER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -41,3 +42,5 @@ class CudaDriver {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_CUDA_DRIVER_H_

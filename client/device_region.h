@@ -1,7 +1,8 @@
 // Memory of a CUDA device that this process shares with a server on the same machine
 // (docs/shared_memory.md).
 
-#pragma once
+#ifndef NORMD_CLIENT_DEVICE_REGION_H_
+#define NORMD_CLIENT_DEVICE_REGION_H_
 
 #include <cstddef>
 #include <memory>
@@ -53,3 +54,5 @@ class DeviceRegion final : public Region {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_DEVICE_REGION_H_

@@ -1,7 +1,8 @@
 // The standard health protocol, grpc.health.v1.
 // Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 
-#pragma once
+#ifndef NORMD_CLIENT_HEALTH_H_
+#define NORMD_CLIENT_HEALTH_H_
 
 #include <chrono>
 #include <functional>
@@ -36,3 +37,5 @@ grpc::Status WatchHealth(const std::shared_ptr<grpc::Channel>& channel,
                          const std::function<bool(HealthStatus)>& on_change);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_HEALTH_H_

@@ -1,6 +1,7 @@
 // The outputs of a model for inputs of these shapes, computed from GetModel's answer.
 
-#pragma once
+#ifndef NORMD_CLIENT_OUTPUT_SPECS_H_
+#define NORMD_CLIENT_OUTPUT_SPECS_H_
 
 #include <string>
 #include <vector>
@@ -23,3 +24,5 @@ absl::StatusOr<std::vector<TensorSpec>> OutputSpecs(const v1::ModelInfo& model,
                                                     absl::Span<const std::string> wanted);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_OUTPUT_SPECS_H_

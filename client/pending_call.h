@@ -1,6 +1,7 @@
 // A call in flight.
 
-#pragma once
+#ifndef NORMD_CLIENT_PENDING_CALL_H_
+#define NORMD_CLIENT_PENDING_CALL_H_
 
 namespace normd::client {
 
@@ -13,3 +14,5 @@ class PendingCall {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_PENDING_CALL_H_

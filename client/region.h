@@ -1,6 +1,7 @@
 // Memory of any kind that requests name instead of carrying their tensors.
 
-#pragma once
+#ifndef NORMD_CLIENT_REGION_H_
+#define NORMD_CLIENT_REGION_H_
 
 #include <cstddef>
 #include <memory>
@@ -58,3 +59,5 @@ class Region : public std::enable_shared_from_this<Region> {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_REGION_H_

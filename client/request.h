@@ -1,7 +1,8 @@
 // A client's request for one or a few tensors, and its message, which refers to the tensors in
 // place.
 
-#pragma once
+#ifndef NORMD_CLIENT_REQUEST_H_
+#define NORMD_CLIENT_REQUEST_H_
 
 #include <cstdint>
 #include <memory>
@@ -77,3 +78,5 @@ class EncodedRequest {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_REQUEST_H_

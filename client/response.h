@@ -1,6 +1,7 @@
 // The response to a request, whose tensors stay in the slices in which they arrived.
 
-#pragma once
+#ifndef NORMD_CLIENT_RESPONSE_H_
+#define NORMD_CLIENT_RESPONSE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -96,3 +97,5 @@ class NormalizeResponse {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_RESPONSE_H_

@@ -2,7 +2,8 @@
 // metadata, carried by the status.
 // Source: https://github.com/grpc/proposal/blob/master/A6-client-retries.md, "Pushback".
 
-#pragma once
+#ifndef NORMD_CLIENT_RETRY_HINT_H_
+#define NORMD_CLIENT_RETRY_HINT_H_
 
 #include <optional>
 
@@ -24,3 +25,5 @@ void SetRetryHint(const grpc::ClientContext& context, absl::Status& status);
 std::optional<RetryHint> RetryHintOf(const absl::Status& status);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_RETRY_HINT_H_

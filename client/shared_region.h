@@ -1,6 +1,7 @@
 // Memory that this process shares with a server on the same machine (docs/shared_memory.md).
 
-#pragma once
+#ifndef NORMD_CLIENT_SHARED_REGION_H_
+#define NORMD_CLIENT_SHARED_REGION_H_
 
 #include <cstddef>
 #include <memory>
@@ -42,3 +43,5 @@ class SharedRegion final : public Region {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_SHARED_REGION_H_

@@ -1,6 +1,7 @@
 // One NormalizeStream call: tensors of any size, of which client and server hold a few chunks.
 
-#pragma once
+#ifndef NORMD_CLIENT_STREAM_H_
+#define NORMD_CLIENT_STREAM_H_
 
 #include <cstddef>
 
@@ -25,3 +26,5 @@ absl::Status RunStream(StreamTransport& transport, const StreamRequest& request,
                        StreamReader reader, StreamWriter writer, StreamResult& result);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_STREAM_H_

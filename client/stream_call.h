@@ -1,7 +1,8 @@
 // One NormalizeStream call of tensors in memory, without a thread of its own: for programs with
 // many calls in flight.
 
-#pragma once
+#ifndef NORMD_CLIENT_STREAM_CALL_H_
+#define NORMD_CLIENT_STREAM_CALL_H_
 
 #include <cstddef>
 #include <memory>
@@ -41,3 +42,5 @@ std::shared_ptr<PendingCall> StartStream(grpc::GenericStub& stub, const std::str
                                          StreamHandlers handlers);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_STREAM_CALL_H_

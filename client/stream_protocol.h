@@ -1,7 +1,8 @@
 // The messages of both kinds of NormalizeStream call: encodes the header, and checks the responses
 // against the protocol.
 
-#pragma once
+#ifndef NORMD_CLIENT_STREAM_PROTOCOL_H_
+#define NORMD_CLIENT_STREAM_PROTOCOL_H_
 
 #include <cstdint>
 #include <vector>
@@ -60,3 +61,5 @@ class StreamReception {
 absl::Status BrokenResponse(absl::string_view what);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_STREAM_PROTOCOL_H_

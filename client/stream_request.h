@@ -1,6 +1,7 @@
 // The request of a NormalizeStream call, and its result.
 
-#pragma once
+#ifndef NORMD_CLIENT_STREAM_REQUEST_H_
+#define NORMD_CLIENT_STREAM_REQUEST_H_
 
 #include <cstdint>
 #include <functional>
@@ -55,3 +56,5 @@ struct StreamRequest {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_STREAM_REQUEST_H_

@@ -1,6 +1,7 @@
 // A streaming call in bytes, for one thread that writes and one that reads.
 
-#pragma once
+#ifndef NORMD_CLIENT_STREAM_TRANSPORT_H_
+#define NORMD_CLIENT_STREAM_TRANSPORT_H_
 
 #include <deque>
 #include <optional>
@@ -59,3 +60,5 @@ class StreamTransport final : private grpc::ClientBidiReactor<grpc::ByteBuffer, 
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_STREAM_TRANSPORT_H_

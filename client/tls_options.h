@@ -1,6 +1,7 @@
 // The files that secure a client's connections, for any protocol.
 
-#pragma once
+#ifndef NORMD_CLIENT_TLS_OPTIONS_H_
+#define NORMD_CLIENT_TLS_OPTIONS_H_
 
 #include <string>
 
@@ -15,3 +16,5 @@ struct TlsOptions {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_TLS_OPTIONS_H_

@@ -1,6 +1,7 @@
 // Numbers of bytes as people write them: 4096, 64MiB, 1GB.
 
-#pragma once
+#ifndef NORMD_FLAGS_BYTE_SIZE_H_
+#define NORMD_FLAGS_BYTE_SIZE_H_
 
 #include <cstdint>
 #include <optional>
@@ -19,3 +20,5 @@ std::optional<std::int64_t> ParseByteSize(absl::string_view text);
 std::string FormatByteSize(std::int64_t bytes);
 
 }  // namespace normd
+
+#endif  // NORMD_FLAGS_BYTE_SIZE_H_

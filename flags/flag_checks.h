@@ -1,7 +1,8 @@
 // Checks of flag values, for any program. A check returns what it wants instead, or an empty string
 // if the value is valid.
 
-#pragma once
+#ifndef NORMD_FLAGS_FLAG_CHECKS_H_
+#define NORMD_FLAGS_FLAG_CHECKS_H_
 
 #include <cstdint>
 #include <limits>
@@ -29,3 +30,5 @@ std::string BeAShare(double value);
 std::string BePositive(absl::Duration value);
 
 }  // namespace normd
+
+#endif  // NORMD_FLAGS_FLAG_CHECKS_H_

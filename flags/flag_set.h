@@ -3,7 +3,8 @@
 // place. Values are parsed as absl::flags does, whose own flags are globals; CLI11's would need as
 // much code for times, checks and suggestions.
 
-#pragma once
+#ifndef NORMD_FLAGS_FLAG_SET_H_
+#define NORMD_FLAGS_FLAG_SET_H_
 
 #include <cstdint>
 #include <functional>
@@ -172,3 +173,5 @@ class FlagSet {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_FLAGS_FLAG_SET_H_

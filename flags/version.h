@@ -1,6 +1,7 @@
 // The version that programs print.
 
-#pragma once
+#ifndef NORMD_FLAGS_VERSION_H_
+#define NORMD_FLAGS_VERSION_H_
 
 #include <string>
 
@@ -12,3 +13,5 @@ namespace normd {
 std::string VersionText(absl::string_view program);
 
 }  // namespace normd
+
+#endif  // NORMD_FLAGS_VERSION_H_

@@ -1,6 +1,7 @@
 // Norms over dimensions that need not be the last ones.
 
-#pragma once
+#ifndef NORMD_OPERATIONS_AXES_NORM_H_
+#define NORMD_OPERATIONS_AXES_NORM_H_
 
 #include <cstddef>
 #include <memory>
@@ -55,3 +56,5 @@ absl::StatusOr<std::unique_ptr<Operation>> MakeNormOverAxes(absl::string_view op
 }
 
 }  // namespace normd
+
+#endif  // NORMD_OPERATIONS_AXES_NORM_H_

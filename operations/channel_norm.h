@@ -1,6 +1,7 @@
 // Norms over the channels of tensors [N, C, *] or [N, *, C].
 
-#pragma once
+#ifndef NORMD_OPERATIONS_CHANNEL_NORM_H_
+#define NORMD_OPERATIONS_CHANNEL_NORM_H_
 
 #include "operations/norm_operation.h"
 
@@ -22,3 +23,5 @@ class ChannelNorm final : public NormOperation {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_OPERATIONS_CHANNEL_NORM_H_

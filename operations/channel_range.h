@@ -1,6 +1,7 @@
 // A range of a model's channels, for a tensor that is a part of one sample.
 
-#pragma once
+#ifndef NORMD_OPERATIONS_CHANNEL_RANGE_H_
+#define NORMD_OPERATIONS_CHANNEL_RANGE_H_
 
 #include <cstdint>
 
@@ -26,3 +27,5 @@ norm::NormSpec SpecOf(const norm::NormSpec& spec, const ChannelRange& channels);
 norm::NormParams ParamsOf(const norm::NormParams& params, const ChannelRange& channels);
 
 }  // namespace normd
+
+#endif  // NORMD_OPERATIONS_CHANNEL_RANGE_H_

@@ -1,7 +1,8 @@
 // Checks of a config's fields that several operations share. All give InvalidArgument, naming the
 // field, what came and what was wanted.
 
-#pragma once
+#ifndef NORMD_OPERATIONS_FIELD_CHECKS_H_
+#define NORMD_OPERATIONS_FIELD_CHECKS_H_
 
 #include <cmath>
 #include <cstdint>
@@ -42,3 +43,5 @@ absl::Status CheckEps(absl::string_view operation, const Message& message) {
 }
 
 }  // namespace normd
+
+#endif  // NORMD_OPERATIONS_FIELD_CHECKS_H_

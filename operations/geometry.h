@@ -1,6 +1,7 @@
 // The division of a request's tensors into the kernels' rows, and the places where they may be cut.
 
-#pragma once
+#ifndef NORMD_OPERATIONS_GEOMETRY_H_
+#define NORMD_OPERATIONS_GEOMETRY_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -81,3 +82,5 @@ struct CutRule {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_OPERATIONS_GEOMETRY_H_

@@ -1,7 +1,8 @@
 // A model's computation for the backends: one of the kernels' contracts, with its spec and
 // parameters.
 
-#pragma once
+#ifndef NORMD_OPERATIONS_KERNEL_PROGRAM_H_
+#define NORMD_OPERATIONS_KERNEL_PROGRAM_H_
 
 #include <array>
 #include <cstddef>
@@ -45,3 +46,5 @@ struct KernelProgram : std::variant<NormProgram, LinearNormProgram> {
 std::optional<std::size_t> OverwritableInput(const KernelProgram& program, std::size_t output);
 
 }  // namespace normd
+
+#endif  // NORMD_OPERATIONS_KERNEL_PROGRAM_H_

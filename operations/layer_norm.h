@@ -1,6 +1,7 @@
 // LayerNorm: the trailing dimensions, or those that `axes` names, are a row.
 
-#pragma once
+#ifndef NORMD_OPERATIONS_LAYER_NORM_H_
+#define NORMD_OPERATIONS_LAYER_NORM_H_
 
 #include "absl/status/status.h"
 #include "operations/field_checks.h"
@@ -26,3 +27,5 @@ NormCase LayerNormCaseOf(const Message& message) {
 }
 
 }  // namespace normd
+
+#endif  // NORMD_OPERATIONS_LAYER_NORM_H_

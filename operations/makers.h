@@ -1,6 +1,7 @@
 // The makers of all operations, which operations.cc lists.
 
-#pragma once
+#ifndef NORMD_OPERATIONS_MAKERS_H_
+#define NORMD_OPERATIONS_MAKERS_H_
 
 #include <memory>
 
@@ -29,3 +30,5 @@ OperationMaker MakeConditionalInstanceNorm;
 OperationMaker MakeScaleNorm;  // Rows are divided by their Euclidean norm, times one number.
 
 }  // namespace normd
+
+#endif  // NORMD_OPERATIONS_MAKERS_H_

@@ -1,6 +1,7 @@
 // Which of a request's tensors is which input of the model.
 
-#pragma once
+#ifndef NORMD_OPERATIONS_MATCH_INPUTS_H_
+#define NORMD_OPERATIONS_MATCH_INPUTS_H_
 
 #include <cstddef>
 #include <string>
@@ -25,3 +26,5 @@ absl::Status MatchInputs(absl::Span<const TensorSignature> wanted, std::size_t c
 std::string QuotedNames(absl::Span<const TensorSignature> tensors);
 
 }  // namespace normd
+
+#endif  // NORMD_OPERATIONS_MATCH_INPUTS_H_

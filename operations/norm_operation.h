@@ -1,7 +1,8 @@
 // The common part of the operations that are cases of the kernels' norm (kernels/norm.h).
 // kernels/segment_tensors.h gives their tensors for a spec.
 
-#pragma once
+#ifndef NORMD_OPERATIONS_NORM_OPERATION_H_
+#define NORMD_OPERATIONS_NORM_OPERATION_H_
 
 #include <string>
 #include <vector>
@@ -108,3 +109,5 @@ class NormOperation : public Operation {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_OPERATIONS_NORM_OPERATION_H_

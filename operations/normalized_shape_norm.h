@@ -1,6 +1,7 @@
 // Norms over the trailing dimensions of tensors [*, normalized shape].
 
-#pragma once
+#ifndef NORMD_OPERATIONS_NORMALIZED_SHAPE_NORM_H_
+#define NORMD_OPERATIONS_NORMALIZED_SHAPE_NORM_H_
 
 #include "operations/norm_operation.h"
 
@@ -26,3 +27,5 @@ class NormalizedShapeNorm : public NormOperation {
 std::int64_t ElementsOf(absl::Span<const std::int64_t> normalized);
 
 }  // namespace normd
+
+#endif  // NORMD_OPERATIONS_NORMALIZED_SHAPE_NORM_H_

@@ -1,7 +1,8 @@
 // What a model computes, as the rest of the server and `--verify` know it. A function of makers.h
 // makes each operation, registered in operations.cc; nobody else asks which one a model has.
 
-#pragma once
+#ifndef NORMD_OPERATIONS_OPERATION_H_
+#define NORMD_OPERATIONS_OPERATION_H_
 
 #include <cstdint>
 #include <functional>
@@ -137,3 +138,5 @@ class Operation {
 absl::StatusOr<norm::Precision> ToPrecision(v1::Precision precision);
 
 }  // namespace normd
+
+#endif  // NORMD_OPERATIONS_OPERATION_H_

@@ -1,6 +1,7 @@
 // Every operation that a config may name.
 
-#pragma once
+#ifndef NORMD_OPERATIONS_OPERATIONS_H_
+#define NORMD_OPERATIONS_OPERATIONS_H_
 
 #include <memory>
 
@@ -14,3 +15,5 @@ namespace normd {
 absl::StatusOr<std::unique_ptr<const Operation>> MakeOperation(const v1::ModelConfig& config);
 
 }  // namespace normd
+
+#endif  // NORMD_OPERATIONS_OPERATIONS_H_

@@ -1,6 +1,7 @@
 // A model's parameter in host memory.
 
-#pragma once
+#ifndef NORMD_OPERATIONS_PARAMETER_H_
+#define NORMD_OPERATIONS_PARAMETER_H_
 
 #include <cstddef>
 #include <memory>
@@ -21,3 +22,5 @@ struct Parameter {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_OPERATIONS_PARAMETER_H_

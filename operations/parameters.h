@@ -1,6 +1,7 @@
 // Matches a file's tensors to the parameters that a config asks for.
 
-#pragma once
+#ifndef NORMD_OPERATIONS_PARAMETERS_H_
+#define NORMD_OPERATIONS_PARAMETERS_H_
 
 #include <cstddef>
 #include <vector>
@@ -52,3 +53,5 @@ absl::StatusOr<BoundParameters> BindParameters(const v1::ModelConfig& config,
                                                std::vector<Parameter>& parameters);
 
 }  // namespace normd
+
+#endif  // NORMD_OPERATIONS_PARAMETERS_H_

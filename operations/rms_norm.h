@@ -1,7 +1,8 @@
 // RMSNorm: the trailing dimensions, or those that `axes` names, are a row, divided by its root mean
 // square.
 
-#pragma once
+#ifndef NORMD_OPERATIONS_RMS_NORM_H_
+#define NORMD_OPERATIONS_RMS_NORM_H_
 
 #include "absl/status/status.h"
 #include "operations/field_checks.h"
@@ -33,3 +34,5 @@ NormCase RmsNormCaseOf(const Message& message) {
 }
 
 }  // namespace normd
+
+#endif  // NORMD_OPERATIONS_RMS_NORM_H_

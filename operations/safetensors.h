@@ -1,7 +1,8 @@
 // The safetensors file format, read as hostile input.
 // Source: https://github.com/huggingface/safetensors, "Format".
 
-#pragma once
+#ifndef NORMD_OPERATIONS_SAFETENSORS_H_
+#define NORMD_OPERATIONS_SAFETENSORS_H_
 
 #include <cstdint>
 #include <optional>
@@ -45,3 +46,5 @@ std::optional<norm::DType> ParameterDType(absl::string_view dtype);
 absl::string_view SafetensorsName(norm::DType dtype);
 
 }  // namespace normd
+
+#endif  // NORMD_OPERATIONS_SAFETENSORS_H_

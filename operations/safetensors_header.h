@@ -1,6 +1,7 @@
 // The JSON header of a safetensors file, checked by itself and against the data after it.
 
-#pragma once
+#ifndef NORMD_OPERATIONS_SAFETENSORS_HEADER_H_
+#define NORMD_OPERATIONS_SAFETENSORS_HEADER_H_
 
 #include <cstdint>
 #include <string>
@@ -28,3 +29,5 @@ absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(absl::string_vie
                                                                 std::int64_t data_bytes);
 
 }  // namespace normd
+
+#endif  // NORMD_OPERATIONS_SAFETENSORS_HEADER_H_

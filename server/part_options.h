@@ -1,6 +1,7 @@
 // The options of the server's parts, from the flags.
 
-#pragma once
+#ifndef NORMD_SERVER_PART_OPTIONS_H_
+#define NORMD_SERVER_PART_OPTIONS_H_
 
 #include <cstdint>
 
@@ -34,3 +35,5 @@ ServerOptions ServingOf(const ServerConfig& config, const CertificateStore* tls,
 RestOptions RestOf(const ServerConfig& config, const CertificateStore* tls);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_PART_OPTIONS_H_

@@ -1,6 +1,7 @@
 // The regions that clients share with the server, and the listener that takes them, from the flags.
 
-#pragma once
+#ifndef NORMD_SERVER_SHARED_MEMORY_PARTS_H_
+#define NORMD_SERVER_SHARED_MEMORY_PARTS_H_
 
 #include <cstdint>
 #include <memory>
@@ -35,3 +36,5 @@ absl::StatusOr<std::unique_ptr<RegionListener>> HandoverOf(const ServerConfig& c
                                                            Metrics& metrics);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_SHARED_MEMORY_PARTS_H_

@@ -1,7 +1,8 @@
 // The signals that stop the server, the one that has it look at its files, and those that would end
 // it without a drain. deploy/README.md has the table.
 
-#pragma once
+#ifndef NORMD_SERVER_STOP_SIGNALS_H_
+#define NORMD_SERVER_STOP_SIGNALS_H_
 
 #include <atomic>
 #include <functional>
@@ -35,3 +36,5 @@ class SignalThread {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_STOP_SIGNALS_H_

@@ -1,6 +1,7 @@
 // What becomes of exceptions that nobody catches.
 
-#pragma once
+#ifndef NORMD_SERVER_UNCAUGHT_H_
+#define NORMD_SERVER_UNCAUGHT_H_
 
 namespace normd {
 
@@ -9,3 +10,5 @@ namespace normd {
 void EndWithAMessage();
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_UNCAUGHT_H_

@@ -1,7 +1,8 @@
 // The names of the element types in the protocol, in text and in files. Only this table knows these
 // names; kernels/norm.h says what a type is.
 
-#pragma once
+#ifndef NORMD_WIRE_DATA_TYPE_H_
+#define NORMD_WIRE_DATA_TYPE_H_
 
 #include <string>
 #include <type_traits>
@@ -60,3 +61,5 @@ inline std::string ListDataTypes(absl::string_view DataTypeNames::*column) {
 }
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_DATA_TYPE_H_

@@ -1,6 +1,7 @@
 // Messages as gRPC holds them: slices with an owner each, read and sent where they lie.
 
-#pragma once
+#ifndef NORMD_WIRE_GRPC_SLICES_H_
+#define NORMD_WIRE_GRPC_SLICES_H_
 
 #include <cstddef>
 #include <memory>
@@ -41,3 +42,5 @@ grpc::Slice SliceHolding(ConstBytes bytes, Owner owner) {
 grpc::ByteBuffer Assemble(const EncodedMessage& message, absl::Span<const grpc::Slice> data);
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_GRPC_SLICES_H_

@@ -1,7 +1,8 @@
 // The body of an inference request over HTTP: a JSON text, or a JSON text with binary tensors
 // behind it. Triton's protocol and its "binary tensor data" extension are the specification.
 
-#pragma once
+#ifndef NORMD_WIRE_INFER_JSON_REQUEST_H_
+#define NORMD_WIRE_INFER_JSON_REQUEST_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -59,3 +60,5 @@ absl::StatusOr<InferJsonRequest> DecodeInferJson(const InferJsonBody& body, Take
 std::string InferJsonId(const InferJsonBody& body, TakeMemory take);
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_INFER_JSON_REQUEST_H_

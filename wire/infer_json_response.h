@@ -1,6 +1,7 @@
 // The body of an inference response over HTTP, and of an error.
 
-#pragma once
+#ifndef NORMD_WIRE_INFER_JSON_RESPONSE_H_
+#define NORMD_WIRE_INFER_JSON_RESPONSE_H_
 
 #include <cstdint>
 #include <string>
@@ -43,3 +44,5 @@ absl::StatusOr<std::string> EncodeInferJson(const InferJsonResponse& response, T
 std::string EncodeJsonError(absl::string_view message);
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_INFER_JSON_RESPONSE_H_

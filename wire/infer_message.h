@@ -3,7 +3,8 @@
 // proto/inference/grpc_service.proto is the specification; the generated classes and this code
 // accept and mean the same.
 
-#pragma once
+#ifndef NORMD_WIRE_INFER_MESSAGE_H_
+#define NORMD_WIRE_INFER_MESSAGE_H_
 
 #include <cstdint>
 
@@ -49,3 +50,5 @@ enum class InferMessageKind {
 EncodedMessage EncodeInferMessage(InferMessageKind kind, const InferMessageHead& head);
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_INFER_MESSAGE_H_

@@ -1,6 +1,7 @@
 // Reads the entries of `parameters`, a map of every message of the Open Inference Protocol.
 
-#pragma once
+#ifndef NORMD_WIRE_INFER_PARAMETER_H_
+#define NORMD_WIRE_INFER_PARAMETER_H_
 
 #include <cstdint>
 #include <memory>
@@ -60,3 +61,5 @@ absl::Status ReadTensorParameter(MessageReader& reader, std::string& key, Receiv
                                  std::unique_ptr<ReceivedSharedMemory>& shared_memory);
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_INFER_PARAMETER_H_

@@ -1,6 +1,7 @@
 // ModelInferRequest on the wire, without a copy of the tensors. It knows no transport and no model.
 
-#pragma once
+#ifndef NORMD_WIRE_INFER_REQUEST_H_
+#define NORMD_WIRE_INFER_REQUEST_H_
 
 #include <memory>
 #include <string>
@@ -50,3 +51,5 @@ std::string InferRequestId(absl::Span<const ConstBytes> slices);
 absl::StatusOr<EncodedMessage> EncodeInferRequest(const InferMessageHead& head);
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_INFER_REQUEST_H_

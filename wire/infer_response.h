@@ -1,6 +1,7 @@
 // ModelInferResponse on the wire, as clients read it, without a copy of the tensors.
 
-#pragma once
+#ifndef NORMD_WIRE_INFER_RESPONSE_H_
+#define NORMD_WIRE_INFER_RESPONSE_H_
 
 #include <string>
 
@@ -22,3 +23,5 @@ struct InferResponseView {
 absl::StatusOr<InferResponseView> DecodeInferResponse(absl::Span<const ConstBytes> slices);
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_INFER_RESPONSE_H_

@@ -1,7 +1,8 @@
 // Received tensors of ModelInferRequest and ModelInferResponse: one list describes them, and their
 // bytes lie in typed fields of their own or, raw, in a list beside it.
 
-#pragma once
+#ifndef NORMD_WIRE_INFER_TENSOR_H_
+#define NORMD_WIRE_INFER_TENSOR_H_
 
 #include <cstdint>
 #include <memory>
@@ -81,3 +82,5 @@ absl::Status TakeRawContents(RawContentsFor whose, absl::string_view field,
                              ReceivedInferTensors& tensors);
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_INFER_TENSOR_H_

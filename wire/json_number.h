@@ -1,6 +1,7 @@
 // Numbers in text: rounds them to the elements' types, and writes elements so that they read back.
 
-#pragma once
+#ifndef NORMD_WIRE_JSON_NUMBER_H_
+#define NORMD_WIRE_JSON_NUMBER_H_
 
 #include <bit>
 #include <cstddef>
@@ -142,3 +143,5 @@ char* WriteNumber(double value, char* out);  // Requires a finite number.
 char* WriteNumber(std::int64_t value, char* out);
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_JSON_NUMBER_H_

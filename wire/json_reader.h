@@ -1,7 +1,8 @@
 // What every reader of a JSON text here needs of simdjson: strings, errors that name the field, and
 // values that are checked and dropped. Only sources of this folder include it.
 
-#pragma once
+#ifndef NORMD_WIRE_JSON_READER_H_
+#define NORMD_WIRE_JSON_READER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -91,3 +92,5 @@ class JsonReader {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_JSON_READER_H_

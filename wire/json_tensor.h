@@ -1,6 +1,7 @@
 // The elements of a tensor in a JSON text.
 
-#pragma once
+#ifndef NORMD_WIRE_JSON_TENSOR_H_
+#define NORMD_WIRE_JSON_TENSOR_H_
 
 #include "absl/status/status.h"
 #include "base/bytes.h"
@@ -19,3 +20,5 @@ absl::Status ReadJsonTensor(JsonReader& reader, const JsonField& field,
                             MutableBytes elements);
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_JSON_TENSOR_H_

@@ -6,7 +6,8 @@
 //   one list of text (a trace setting)              the list
 //   a map of messages that have its key as `name`   a list of them
 
-#pragma once
+#ifndef NORMD_WIRE_MESSAGE_JSON_H_
+#define NORMD_WIRE_MESSAGE_JSON_H_
 
 #include <string>
 
@@ -28,3 +29,5 @@ absl::Status ReadMessageJson(absl::string_view text, google::protobuf::Message& 
                              absl::string_view field = "");
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_MESSAGE_JSON_H_

@@ -1,7 +1,8 @@
 // Reads protobuf messages field by field from the slices in which they came. It accepts and refuses
 // the same messages as the generated classes, and does not copy the long fields.
 
-#pragma once
+#ifndef NORMD_WIRE_MESSAGE_READER_H_
+#define NORMD_WIRE_MESSAGE_READER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -171,3 +172,5 @@ class MessageReader {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_MESSAGE_READER_H_

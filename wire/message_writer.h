@@ -1,7 +1,8 @@
 // Writes fields as proto3 does: zeros and empty texts are left out. Callers first add up the sizes,
 // then write the fields into memory of that size.
 
-#pragma once
+#ifndef NORMD_WIRE_MESSAGE_WRITER_H_
+#define NORMD_WIRE_MESSAGE_WRITER_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -56,3 +57,5 @@ class MessageWriter {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_MESSAGE_WRITER_H_

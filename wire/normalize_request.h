@@ -5,7 +5,8 @@
 //
 // It knows no transport and no model, so tests and the fuzzer reach every line of it.
 
-#pragma once
+#ifndef NORMD_WIRE_NORMALIZE_REQUEST_H_
+#define NORMD_WIRE_NORMALIZE_REQUEST_H_
 
 #include <cstdint>
 #include <optional>
@@ -64,3 +65,5 @@ struct NormalizeRequestHead {
 absl::StatusOr<EncodedMessage> EncodeNormalizeRequest(const NormalizeRequestHead& head);
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_NORMALIZE_REQUEST_H_

@@ -1,7 +1,8 @@
 // NormalizeResponse on the wire, without a copy of the tensors. The same holds as for requests
 // (normalize_request.h).
 
-#pragma once
+#ifndef NORMD_WIRE_NORMALIZE_RESPONSE_H_
+#define NORMD_WIRE_NORMALIZE_RESPONSE_H_
 
 #include <array>
 #include <cstdint>
@@ -45,3 +46,5 @@ struct NormalizeResponseView {
 absl::StatusOr<NormalizeResponseView> DecodeNormalizeResponse(absl::Span<const ConstBytes> slices);
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_NORMALIZE_RESPONSE_H_

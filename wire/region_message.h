@@ -2,7 +2,8 @@
 // It is a socket of packets (SOCK_SEQPACKET): a message comes whole or not at all, together with
 // its descriptor. docs/shared_memory.md describes the bytes.
 
-#pragma once
+#ifndef NORMD_WIRE_REGION_MESSAGE_H_
+#define NORMD_WIRE_REGION_MESSAGE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -42,3 +43,5 @@ std::string EncodeRegionRequest(const RegionRequest& request);
 std::string EncodeRegionReply(const RegionReply& reply);
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_REGION_MESSAGE_H_

@@ -1,6 +1,7 @@
 // The slices of a message as protobuf's input.
 
-#pragma once
+#ifndef NORMD_WIRE_SLICE_STREAM_H_
+#define NORMD_WIRE_SLICE_STREAM_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -54,3 +55,5 @@ class SliceStream final : public google::protobuf::io::ZeroCopyInputStream {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_SLICE_STREAM_H_

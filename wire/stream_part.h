@@ -1,7 +1,8 @@
 // The messages of NormalizeStream on the wire, without a copy of the tensors' bytes. The same holds
 // as for requests (normalize_request.h).
 
-#pragma once
+#ifndef NORMD_WIRE_STREAM_PART_H_
+#define NORMD_WIRE_STREAM_PART_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -35,3 +36,5 @@ absl::StatusOr<StreamPartView> DecodeStreamResponse(absl::Span<const ConstBytes>
 std::string EncodeStreamChunkHead(std::size_t size);
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_STREAM_PART_H_

@@ -1,7 +1,8 @@
 // The Tensor message, read as views of the received bytes and written without the data, which lies
 // elsewhere.
 
-#pragma once
+#ifndef NORMD_WIRE_TENSOR_MESSAGE_H_
+#define NORMD_WIRE_TENSOR_MESSAGE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -117,3 +118,5 @@ void WriteTensors(int field, absl::Span<const TensorHeader> tensors, const char*
                   MessageWriter& writer, absl::InlinedVector<std::size_t, 4>& ends);
 
 }  // namespace normd
+
+#endif  // NORMD_WIRE_TENSOR_MESSAGE_H_

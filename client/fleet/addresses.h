@@ -1,6 +1,7 @@
 // The servers that a text names, and the addresses of their names.
 
-#pragma once
+#ifndef NORMD_CLIENT_FLEET_ADDRESSES_H_
+#define NORMD_CLIENT_FLEET_ADDRESSES_H_
 
 #include <functional>
 #include <string>
@@ -49,3 +50,5 @@ using Resolver =
 bool CanChange(const std::vector<ServerName>& servers);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_FLEET_ADDRESSES_H_

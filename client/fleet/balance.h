@@ -1,6 +1,7 @@
 // Which of several servers gets the next call.
 
-#pragma once
+#ifndef NORMD_CLIENT_FLEET_BALANCE_H_
+#define NORMD_CLIENT_FLEET_BALANCE_H_
 
 #include <cstddef>
 #include <optional>
@@ -53,3 +54,5 @@ class Picker {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_FLEET_BALANCE_H_

@@ -1,6 +1,7 @@
 // One call of a fleet: its attempts, in sequence or, when hedged, two at a time.
 
-#pragma once
+#ifndef NORMD_CLIENT_FLEET_FLEET_CALL_H_
+#define NORMD_CLIENT_FLEET_FLEET_CALL_H_
 
 #include <functional>
 #include <memory>
@@ -59,3 +60,5 @@ class FleetCall final : public PendingCall, public std::enable_shared_from_this<
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_FLEET_FLEET_CALL_H_

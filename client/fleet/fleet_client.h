@@ -1,7 +1,8 @@
 // A client of several servers with the same models: it balances calls, checks the servers' health,
 // and retries on another server.
 
-#pragma once
+#ifndef NORMD_CLIENT_FLEET_FLEET_CLIENT_H_
+#define NORMD_CLIENT_FLEET_FLEET_CLIENT_H_
 
 #include <memory>
 #include <string>
@@ -51,3 +52,5 @@ class FleetClient final : public Caller {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_FLEET_FLEET_CLIENT_H_

@@ -1,6 +1,7 @@
 // The options of a fleet's client, and its counts.
 
-#pragma once
+#ifndef NORMD_CLIENT_FLEET_FLEET_OPTIONS_H_
+#define NORMD_CLIENT_FLEET_FLEET_OPTIONS_H_
 
 #include <chrono>
 #include <cstdint>
@@ -45,3 +46,5 @@ struct FleetCounts {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_FLEET_FLEET_OPTIONS_H_

@@ -1,6 +1,7 @@
 // The state that a FleetClient shares with its calls.
 
-#pragma once
+#ifndef NORMD_CLIENT_FLEET_FLEET_STATE_H_
+#define NORMD_CLIENT_FLEET_FLEET_STATE_H_
 
 #include <memory>
 #include <random>
@@ -48,3 +49,5 @@ class FleetState {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_FLEET_FLEET_STATE_H_

@@ -1,6 +1,7 @@
 // Checks the health of a fleet's servers, and resolves its names, on threads of its own.
 
-#pragma once
+#ifndef NORMD_CLIENT_FLEET_HEALTH_PROBER_H_
+#define NORMD_CLIENT_FLEET_HEALTH_PROBER_H_
 
 #include <memory>
 #include <thread>
@@ -54,3 +55,5 @@ class HealthProber {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_FLEET_HEALTH_PROBER_H_

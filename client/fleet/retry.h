@@ -1,6 +1,7 @@
 // How often, how soon and how much in all a fleet's client retries.
 
-#pragma once
+#ifndef NORMD_CLIENT_FLEET_RETRY_H_
+#define NORMD_CLIENT_FLEET_RETRY_H_
 
 #include <chrono>
 
@@ -50,3 +51,5 @@ class RetryBudget {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_FLEET_RETRY_H_

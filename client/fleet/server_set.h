@@ -1,6 +1,7 @@
 // The servers of a fleet: the state of each, and its calls.
 
-#pragma once
+#ifndef NORMD_CLIENT_FLEET_SERVER_SET_H_
+#define NORMD_CLIENT_FLEET_SERVER_SET_H_
 
 #include <cstdint>
 #include <functional>
@@ -94,3 +95,5 @@ class ServerSet {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_FLEET_SERVER_SET_H_

@@ -1,7 +1,8 @@
 // When to send, in an open loop: at times that do not depend on the responses. (A closed loop sends
 // when a response has come and needs no arrivals.)
 
-#pragma once
+#ifndef NORMD_CLIENT_LOAD_ARRIVALS_H_
+#define NORMD_CLIENT_LOAD_ARRIVALS_H_
 
 #include <cstdint>
 #include <memory>
@@ -48,3 +49,5 @@ std::unique_ptr<Arrivals> TracedArrivals(std::vector<Duration> times);
 absl::StatusOr<std::vector<Duration>> ParseTrace(absl::string_view text);
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_LOAD_ARRIVALS_H_

@@ -6,7 +6,8 @@
 // soon as the oldest has spent half its time, and calls that have reached their deadline when
 // another ends are dropped unsent.
 
-#pragma once
+#ifndef NORMD_CLIENT_LOAD_BACKLOG_H_
+#define NORMD_CLIENT_LOAD_BACKLOG_H_
 
 #include <cstddef>
 #include <deque>
@@ -57,3 +58,5 @@ class Backlog {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_LOAD_BACKLOG_H_

@@ -1,6 +1,7 @@
 // When to stop before the time is over: checked from outside, about once a second.
 
-#pragma once
+#ifndef NORMD_CLIENT_LOAD_EARLY_STOP_H_
+#define NORMD_CLIENT_LOAD_EARLY_STOP_H_
 
 #include <cstdint>
 #include <vector>
@@ -45,3 +46,5 @@ class EarlyStop {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_LOAD_EARLY_STOP_H_

@@ -1,7 +1,8 @@
 // A histogram of durations that can be merged: between workers, processes and reports. Written here
 // because no package of the distributions has one that merges and can be written to a report.
 
-#pragma once
+#ifndef NORMD_CLIENT_LOAD_HISTOGRAM_H_
+#define NORMD_CLIENT_LOAD_HISTOGRAM_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -66,3 +67,5 @@ class Histogram {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_LOAD_HISTOGRAM_H_

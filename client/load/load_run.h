@@ -1,7 +1,8 @@
 // One load run: sends the workload's requests at the arrivals' times, until the stop rule ends it,
 // and measures.
 
-#pragma once
+#ifndef NORMD_CLIENT_LOAD_LOAD_RUN_H_
+#define NORMD_CLIENT_LOAD_LOAD_RUN_H_
 
 #include <cstdint>
 #include <memory>
@@ -67,3 +68,5 @@ class LoadRun {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_LOAD_LOAD_RUN_H_

@@ -1,6 +1,7 @@
 // The measurements of a run.
 
-#pragma once
+#ifndef NORMD_CLIENT_LOAD_MEASUREMENT_H_
+#define NORMD_CLIENT_LOAD_MEASUREMENT_H_
 
 #include <array>
 #include <cstdint>
@@ -79,3 +80,5 @@ struct Measurement {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_LOAD_MEASUREMENT_H_

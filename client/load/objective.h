@@ -1,6 +1,7 @@
 // An objective for the response time, and the share of the work that met it.
 
-#pragma once
+#ifndef NORMD_CLIENT_LOAD_OBJECTIVE_H_
+#define NORMD_CLIENT_LOAD_OBJECTIVE_H_
 
 #include <cstdint>
 #include <string>
@@ -38,3 +39,5 @@ struct ObjectiveResult {
 ObjectiveResult Judge(const Objective& objective, const LoadResult& result, double max_error_share);
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_LOAD_OBJECTIVE_H_

@@ -1,6 +1,7 @@
 // Time for a load run: a clock, and waiting on it. Tests supply one that advances by itself.
 
-#pragma once
+#ifndef NORMD_CLIENT_LOAD_PACER_H_
+#define NORMD_CLIENT_LOAD_PACER_H_
 
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -35,3 +36,5 @@ class SteadyPacer final : public Pacer {
 void AskForPreciseWakeups();
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_LOAD_PACER_H_

@@ -1,6 +1,7 @@
 // The wanted number of requests per second over time: steps and ramps.
 
-#pragma once
+#ifndef NORMD_CLIENT_LOAD_RATE_PROFILE_H_
+#define NORMD_CLIENT_LOAD_RATE_PROFILE_H_
 
 #include <optional>
 #include <vector>
@@ -44,3 +45,5 @@ class RateProfile {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_LOAD_RATE_PROFILE_H_

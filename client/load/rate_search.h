@@ -1,7 +1,8 @@
 // Which load to try next: the points of a sweep, and the search for the highest rate that still
 // meets an objective. Pure: the caller runs the load and reports the result.
 
-#pragma once
+#ifndef NORMD_CLIENT_LOAD_RATE_SEARCH_H_
+#define NORMD_CLIENT_LOAD_RATE_SEARCH_H_
 
 #include <optional>
 #include <vector>
@@ -59,3 +60,5 @@ class RateSearch {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_LOAD_RATE_SEARCH_H_

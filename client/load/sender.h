@@ -1,6 +1,7 @@
 // How a request leaves and a response returns. The load run knows no protocol.
 
-#pragma once
+#ifndef NORMD_CLIENT_LOAD_SENDER_H_
+#define NORMD_CLIENT_LOAD_SENDER_H_
 
 #include <array>
 #include <cstddef>
@@ -57,3 +58,5 @@ class Sender {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_LOAD_SENDER_H_

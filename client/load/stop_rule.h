@@ -1,6 +1,7 @@
 // When to stop.
 
-#pragma once
+#ifndef NORMD_CLIENT_LOAD_STOP_RULE_H_
+#define NORMD_CLIENT_LOAD_STOP_RULE_H_
 
 #include <atomic>
 #include <cstdint>
@@ -64,3 +65,5 @@ class StopRule {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_LOAD_STOP_RULE_H_

@@ -1,6 +1,7 @@
 // The requests to send: a weighted mix of models, shapes and types, with tensors for each.
 
-#pragma once
+#ifndef NORMD_CLIENT_LOAD_WORKLOAD_H_
+#define NORMD_CLIENT_LOAD_WORKLOAD_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -93,3 +94,5 @@ class Workload {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_LOAD_WORKLOAD_H_

@@ -1,6 +1,7 @@
 // The interface of a subcommand.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMCTL_COMMAND_H_
+#define NORMD_CLIENT_NORMCTL_COMMAND_H_
 
 #include <ostream>
 #include <string>
@@ -55,3 +56,5 @@ std::unique_ptr<Command> MakeRandomCommand();
 std::unique_ptr<Command> MakeTokenCommand();
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_NORMCTL_COMMAND_H_

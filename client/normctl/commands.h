@@ -1,6 +1,7 @@
 // normctl's command line: `normctl COMMAND [arguments] [flags]`.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMCTL_COMMANDS_H_
+#define NORMD_CLIENT_NORMCTL_COMMANDS_H_
 
 #include <ostream>
 #include <string>
@@ -23,3 +24,5 @@ int RunNormctl(absl::Span<const std::string> arguments, std::ostream& out, std::
                bool terminal);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_NORMCTL_COMMANDS_H_

@@ -1,6 +1,7 @@
 // The service's messages as text for people, and as JSON.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMCTL_PRINT_H_
+#define NORMD_CLIENT_NORMCTL_PRINT_H_
 
 #include <ostream>
 #include <string>
@@ -27,3 +28,5 @@ void PrintServerInfo(const v1::GetServerInfoResponse& info, std::ostream& out);
 std::string DescribeStages(const v1::StageTimes& stages);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_NORMCTL_PRINT_H_

@@ -1,6 +1,7 @@
 // The progress of a long transfer, on one line of a terminal.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMCTL_PROGRESS_BAR_H_
+#define NORMD_CLIENT_NORMCTL_PROGRESS_BAR_H_
 
 #include <cstdint>
 #include <ostream>
@@ -36,3 +37,5 @@ class ProgressBar {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_NORMCTL_PROGRESS_BAR_H_

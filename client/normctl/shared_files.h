@@ -1,6 +1,7 @@
 // Tensors from .npy files in memory shared with a server on this machine.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMCTL_SHARED_FILES_H_
+#define NORMD_CLIENT_NORMCTL_SHARED_FILES_H_
 
 #include <string>
 #include <vector>
@@ -25,3 +26,5 @@ absl::Status ShareFiles(const SharedMemoryServer& server, const v1::ModelInfo& m
                         const std::vector<InputFile>& inputs, NormalizeRequest& request);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_NORMCTL_SHARED_FILES_H_

@@ -1,6 +1,7 @@
 // Tensors from .npy files through a stream into other files: all may be larger than memory.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMCTL_STREAM_FILES_H_
+#define NORMD_CLIENT_NORMCTL_STREAM_FILES_H_
 
 #include <functional>
 #include <string>
@@ -35,3 +36,5 @@ absl::StatusOr<Comparison> CompareFiles(const ReferenceModel& reference,
                                         absl::Span<const std::string> wanted);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_NORMCTL_STREAM_FILES_H_

@@ -1,6 +1,7 @@
 // The files of a call's inputs and outputs, as a command line names them.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMCTL_TENSOR_FILES_H_
+#define NORMD_CLIENT_NORMCTL_TENSOR_FILES_H_
 
 #include <string>
 #include <vector>
@@ -38,3 +39,5 @@ absl::StatusOr<std::vector<std::string>> OutputPaths(absl::Span<const TensorSpec
                                                      absl::Span<const TensorPath> given);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_NORMCTL_TENSOR_FILES_H_

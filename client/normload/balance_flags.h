@@ -1,6 +1,7 @@
 // The flags for balancing several servers.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMLOAD_BALANCE_FLAGS_H_
+#define NORMD_CLIENT_NORMLOAD_BALANCE_FLAGS_H_
 
 #include <optional>
 #include <string>
@@ -28,3 +29,5 @@ struct BalanceFlags {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_BALANCE_FLAGS_H_

@@ -1,6 +1,7 @@
 // The responses that --verify expects.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMLOAD_EXPECTATION_H_
+#define NORMD_CLIENT_NORMLOAD_EXPECTATION_H_
 
 #include <cstdint>
 #include <vector>
@@ -28,3 +29,5 @@ void Verify(const Item& item, const Expectation& expectation,
             absl::Span<const client::ReceivedTensor> received, Outcome& outcome);
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_EXPECTATION_H_

@@ -1,6 +1,7 @@
 // Sends the load run's requests with the client library.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMLOAD_GRPC_SENDER_H_
+#define NORMD_CLIENT_NORMLOAD_GRPC_SENDER_H_
 
 #include <cstdint>
 #include <memory>
@@ -80,3 +81,5 @@ class GrpcSender final : public Sender {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_GRPC_SENDER_H_

@@ -1,6 +1,7 @@
 // A request of the Open Inference Protocol over HTTP, with binary tensors, and its response.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMLOAD_HTTP_MESSAGE_H_
+#define NORMD_CLIENT_NORMLOAD_HTTP_MESSAGE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -34,3 +35,5 @@ absl::StatusOr<HttpOutputs> ReadHttpOutputs(ConstBytes body, std::size_t json_by
 absl::Status HttpError(unsigned status, ConstBytes body);
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_HTTP_MESSAGE_H_

@@ -1,6 +1,7 @@
 // Sends the load run's requests over HTTP/1.1.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMLOAD_HTTP_SENDER_H_
+#define NORMD_CLIENT_NORMLOAD_HTTP_SENDER_H_
 
 #include <cstdint>
 #include <memory>
@@ -68,3 +69,5 @@ class HttpSender final : public Sender {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_HTTP_SENDER_H_

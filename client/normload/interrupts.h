@@ -1,6 +1,7 @@
 // How the user stops a run.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMLOAD_INTERRUPTS_H_
+#define NORMD_CLIENT_NORMLOAD_INTERRUPTS_H_
 
 #include "base/clock.h"
 
@@ -15,3 +16,5 @@ class Interrupts {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_INTERRUPTS_H_

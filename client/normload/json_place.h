@@ -1,7 +1,8 @@
 // Fields of JSON that are named once, for both ways: an Exchange reads its value or writes it.
 // Protobuf's JSON cannot be the report's: it has 64-bit integers as text and no lists of pairs.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMLOAD_JSON_PLACE_H_
+#define NORMD_CLIENT_NORMLOAD_JSON_PLACE_H_
 
 #include <cstddef>
 #include <map>
@@ -101,3 +102,5 @@ void Exchange(const Place& at, std::map<std::string, T>& map) {
 }
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_JSON_PLACE_H_

@@ -1,6 +1,7 @@
 // The program: from the command line to the report.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMLOAD_NORMLOAD_H_
+#define NORMD_CLIENT_NORMLOAD_NORMLOAD_H_
 
 #include <ostream>
 #include <string>
@@ -20,3 +21,5 @@ int RunNormload(absl::Span<const std::string> arguments, Interrupts& interrupts,
                 std::ostream& err, bool terminal);
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_NORMLOAD_H_

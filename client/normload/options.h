@@ -1,6 +1,7 @@
 // The options of normload's command line.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMLOAD_OPTIONS_H_
+#define NORMD_CLIENT_NORMLOAD_OPTIONS_H_
 
 #include <cstdint>
 #include <optional>
@@ -106,3 +107,5 @@ struct ProgramOptions {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_OPTIONS_H_

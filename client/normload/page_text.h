@@ -1,6 +1,7 @@
 // The files in page/, compiled in.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMLOAD_PAGE_TEXT_H_
+#define NORMD_CLIENT_NORMLOAD_PAGE_TEXT_H_
 
 namespace normd::load {
 
@@ -10,3 +11,5 @@ extern const char kPageCss[];
 extern const char kPageJs[];
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_PAGE_TEXT_H_

@@ -1,7 +1,8 @@
 // normload's command line. Each flag is declared once, in parse_options.cc, with its unit, its help
 // and its check.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMLOAD_PARSE_OPTIONS_H_
+#define NORMD_CLIENT_NORMLOAD_PARSE_OPTIONS_H_
 
 #include <string>
 #include <vector>
@@ -28,3 +29,5 @@ absl::StatusOr<MergeOptions> ParseMergeOptions(absl::Span<const std::string> arg
 std::string HelpText();
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_PARSE_OPTIONS_H_

@@ -1,6 +1,7 @@
 // The flags for how tensors reach the server and return.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMLOAD_PLANE_FLAGS_H_
+#define NORMD_CLIENT_NORMLOAD_PLANE_FLAGS_H_
 
 #include <string>
 
@@ -42,3 +43,5 @@ struct PlaneFlags {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_PLANE_FLAGS_H_

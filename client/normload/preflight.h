@@ -1,7 +1,8 @@
 // Sends one request of each kind before the run, so that an unreachable server, a wrong model or a
 // wrong shape gives one clear message and not a million errors.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMLOAD_PREFLIGHT_H_
+#define NORMD_CLIENT_NORMLOAD_PREFLIGHT_H_
 
 #include <memory>
 #include <vector>
@@ -36,3 +37,5 @@ absl::StatusOr<Preflight> RunPreflight(client::Client& client, const Workload& w
                                        const ProgramOptions& options);
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_PREFLIGHT_H_

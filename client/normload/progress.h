@@ -1,6 +1,7 @@
 // The progress of a run.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMLOAD_PROGRESS_H_
+#define NORMD_CLIENT_NORMLOAD_PROGRESS_H_
 
 #include <ostream>
 #include <string>
@@ -66,3 +67,5 @@ class Progress {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_PROGRESS_H_

@@ -1,7 +1,8 @@
 // The report of a run, a sweep or a search: as text for people, as JSON for programs (REPORT.md),
 // as CSV for spreadsheets, as a page for browsers.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMLOAD_REPORT_H_
+#define NORMD_CLIENT_NORMLOAD_REPORT_H_
 
 #include <optional>
 #include <string>
@@ -78,3 +79,5 @@ absl::StatusOr<Report> ParseJsonReport(absl::string_view text);
 absl::StatusOr<Report> MergeReports(std::vector<Report> reports);
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_REPORT_H_

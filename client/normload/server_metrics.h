@@ -1,7 +1,8 @@
 // The server's own metrics of a run: /metrics, scraped when the measurement begins and after it has
 // ended.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMLOAD_SERVER_METRICS_H_
+#define NORMD_CLIENT_NORMLOAD_SERVER_METRICS_H_
 
 #include <optional>
 #include <vector>
@@ -43,3 +44,5 @@ class MetricsWatch {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_SERVER_METRICS_H_

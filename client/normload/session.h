@@ -1,6 +1,7 @@
 // A connection to a server and a workload for it: runs the load, once or at many points.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMLOAD_SESSION_H_
+#define NORMD_CLIENT_NORMLOAD_SESSION_H_
 
 #include <memory>
 #include <ostream>
@@ -59,3 +60,5 @@ class Session {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_SESSION_H_

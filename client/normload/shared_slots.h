@@ -1,6 +1,7 @@
 // Memory that the calls of one kind of request share with the server.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMLOAD_SHARED_SLOTS_H_
+#define NORMD_CLIENT_NORMLOAD_SHARED_SLOTS_H_
 
 #include <cstddef>
 #include <deque>
@@ -64,3 +65,5 @@ class SharedSlots {
 };
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_SHARED_SLOTS_H_

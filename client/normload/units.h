@@ -1,6 +1,7 @@
 // Durations and rates in the reports' format.
 
-#pragma once
+#ifndef NORMD_CLIENT_NORMLOAD_UNITS_H_
+#define NORMD_CLIENT_NORMLOAD_UNITS_H_
 
 #include <chrono>
 
@@ -21,3 +22,5 @@ inline double PerSecond(double amount, Duration elapsed) {
 }
 
 }  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_UNITS_H_

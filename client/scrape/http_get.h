@@ -1,6 +1,7 @@
 // One page over HTTP, such as a server's /metrics.
 
-#pragma once
+#ifndef NORMD_CLIENT_SCRAPE_HTTP_GET_H_
+#define NORMD_CLIENT_SCRAPE_HTTP_GET_H_
 
 #include <string>
 
@@ -40,3 +41,5 @@ absl::StatusOr<std::string> HttpGet(const HttpUrl& url, Duration timeout,
                                     const HttpSecurity& security = {});
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_SCRAPE_HTTP_GET_H_

@@ -1,6 +1,7 @@
 // Metrics in Prometheus' text format, and the growth between two scrapes of a normd server.
 
-#pragma once
+#ifndef NORMD_CLIENT_SCRAPE_METRICS_TEXT_H_
+#define NORMD_CLIENT_SCRAPE_METRICS_TEXT_H_
 
 #include <map>
 #include <string>
@@ -49,3 +50,5 @@ ServerGrowth GrowthBetween(const std::vector<MetricSample>& before,
                            const std::vector<MetricSample>& after);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_SCRAPE_METRICS_TEXT_H_

@@ -1,6 +1,7 @@
 // .npy files, read and written whole or in parts: a file may be larger than memory.
 
-#pragma once
+#ifndef NORMD_CLIENT_TENSOR_NPY_H_
+#define NORMD_CLIENT_TENSOR_NPY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -97,3 +98,5 @@ absl::StatusOr<Tensor> ReadNpy(const std::string& path);
 absl::Status WriteNpy(const std::string& path, const TensorView& tensor);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_TENSOR_NPY_H_

@@ -2,7 +2,8 @@
 // Source: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html, versions 1.0, 2.0
 // and 3.0.
 
-#pragma once
+#ifndef NORMD_CLIENT_TENSOR_NPY_HEADER_H_
+#define NORMD_CLIENT_TENSOR_NPY_HEADER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -42,3 +43,5 @@ absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view prefix);
 std::string MakeNpyHeader(norm::DType dtype, const Shape& shape);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_TENSOR_NPY_HEADER_H_

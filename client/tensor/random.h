@@ -1,6 +1,7 @@
 // Tensors of random elements that are the same everywhere for the same seed.
 
-#pragma once
+#ifndef NORMD_CLIENT_TENSOR_RANDOM_H_
+#define NORMD_CLIENT_TENSOR_RANDOM_H_
 
 #include <cstdint>
 
@@ -36,3 +37,5 @@ absl::StatusOr<Tensor> RandomTensor(norm::DType dtype, Shape shape, double low, 
 absl::StatusOr<Tensor> RandomIndexes(Shape shape, std::int64_t values, std::uint64_t seed);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_TENSOR_RANDOM_H_

@@ -1,6 +1,7 @@
 // The order in which one stream of bytes carries several tensors.
 
-#pragma once
+#ifndef NORMD_CLIENT_TENSOR_STREAM_ORDER_H_
+#define NORMD_CLIENT_TENSOR_STREAM_ORDER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -49,3 +50,5 @@ absl::StatusOr<std::vector<Tensor>> SplitStream(absl::Span<const TensorSpec> ten
                                                 std::int64_t samples = 0);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_TENSOR_STREAM_ORDER_H_

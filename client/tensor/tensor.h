@@ -1,6 +1,7 @@
 // Dense tensors in the clients: row-major, little-endian, no padding.
 
-#pragma once
+#ifndef NORMD_CLIENT_TENSOR_TENSOR_H_
+#define NORMD_CLIENT_TENSOR_TENSOR_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -97,3 +98,5 @@ class Tensor {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_TENSOR_TENSOR_H_

@@ -1,6 +1,7 @@
 // Compares a response with the float64 reference.
 
-#pragma once
+#ifndef NORMD_CLIENT_VERIFY_COMPARE_H_
+#define NORMD_CLIENT_VERIFY_COMPARE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -70,3 +71,5 @@ absl::StatusOr<Comparison> CompareOutputs(absl::Span<const ReceivedTensor> recei
 std::string Describe(const Comparison& comparison);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_VERIFY_COMPARE_H_

@@ -1,6 +1,7 @@
 // Input shapes that suit a model, for a user who names none.
 
-#pragma once
+#ifndef NORMD_CLIENT_VERIFY_DEFAULT_INPUTS_H_
+#define NORMD_CLIENT_VERIFY_DEFAULT_INPUTS_H_
 
 #include <vector>
 
@@ -17,3 +18,5 @@ namespace normd::client {
 absl::StatusOr<std::vector<TensorSpec>> DefaultInputs(const v1::ModelInfo& model);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_VERIFY_DEFAULT_INPUTS_H_

@@ -2,7 +2,8 @@
 // model's files, and kernels/reference.h computes them. tests/client/verify/golden_test.cc holds
 // both against PyTorch, for every operation.
 
-#pragma once
+#ifndef NORMD_CLIENT_VERIFY_REFERENCE_MODEL_H_
+#define NORMD_CLIENT_VERIFY_REFERENCE_MODEL_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -70,3 +71,5 @@ class ReferenceModel {
 };
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_VERIFY_REFERENCE_MODEL_H_

@@ -1,6 +1,7 @@
 // What a model's program computes, in float64: kernels/reference.h over tensors as lists.
 
-#pragma once
+#ifndef NORMD_CLIENT_VERIFY_REFERENCE_PROGRAM_H_
+#define NORMD_CLIENT_VERIFY_REFERENCE_PROGRAM_H_
 
 #include <vector>
 
@@ -21,3 +22,5 @@ absl::StatusOr<std::vector<std::vector<double>>> ComputeReference(
     const KernelProgram& program, const Geometry& geometry, absl::Span<const ConstBytes> inputs);
 
 }  // namespace normd::client
+
+#endif  // NORMD_CLIENT_VERIFY_REFERENCE_PROGRAM_H_

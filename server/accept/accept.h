@@ -1,6 +1,7 @@
 // The checks that every request passes, on every front end, in one order and one wording.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_ACCEPT_H_
+#define NORMD_SERVER_ACCEPT_ACCEPT_H_
 
 #include <memory>
 #include <optional>
@@ -72,3 +73,5 @@ absl::StatusOr<ResponseDescription> MakeResponse(const CallContext& call,
                                                  Completion& completion);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_ACCEPT_H_

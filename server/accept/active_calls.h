@@ -1,7 +1,8 @@
 // The calls inside the service. A stop waits for the last of them, and ends those that would not
 // end by themselves.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_ACTIVE_CALLS_H_
+#define NORMD_SERVER_ACCEPT_ACTIVE_CALLS_H_
 
 #include <atomic>
 #include <cstdint>
@@ -62,3 +63,5 @@ class ActiveCalls {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_ACTIVE_CALLS_H_

@@ -1,6 +1,7 @@
 // One JSON line for each admin call and for each denial.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_AUDIT_LOG_H_
+#define NORMD_SERVER_ACCEPT_AUDIT_LOG_H_
 
 #include <array>
 #include <atomic>
@@ -57,3 +58,5 @@ class AuditLog {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_AUDIT_LOG_H_

@@ -1,7 +1,8 @@
 // The one check of whether a call is allowed, for every method of every service and for the paths
 // of the metrics port.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_AUTHORIZER_H_
+#define NORMD_SERVER_ACCEPT_AUTHORIZER_H_
 
 #include <cstdint>
 #include <memory>
@@ -86,3 +87,5 @@ class Authorizer {
 Duration RetryAfter(const absl::Status& status, Duration otherwise);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_AUTHORIZER_H_

@@ -1,6 +1,7 @@
 // One call from its arrival to its end, in any protocol.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_CALL_CONTEXT_H_
+#define NORMD_SERVER_ACCEPT_CALL_CONTEXT_H_
 
 #include <atomic>
 #include <cstdint>
@@ -113,3 +114,5 @@ class CallContext {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_CALL_CONTEXT_H_

@@ -1,6 +1,7 @@
 // A call's errors, and the errors that its client gets.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_CLIENT_STATUS_H_
+#define NORMD_SERVER_ACCEPT_CLIENT_STATUS_H_
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -18,3 +19,5 @@ absl::Status ForClient(const absl::Status& status, absl::string_view request_id)
 absl::Status CatchAll(absl::FunctionRef<absl::Status()> body);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_CLIENT_STATUS_H_

@@ -1,6 +1,7 @@
 // A unary call that computes nothing: it is admitted, runs a body, and ends.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_CONTROL_CALL_H_
+#define NORMD_SERVER_ACCEPT_CONTROL_CALL_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -117,3 +118,5 @@ class ControlCall {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_CONTROL_CALL_H_

@@ -1,6 +1,7 @@
 // Requests and responses in any protocol: front ends decode to these, and encode from them.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_DESCRIPTION_H_
+#define NORMD_SERVER_ACCEPT_DESCRIPTION_H_
 
 #include <cstdint>
 #include <memory>
@@ -94,3 +95,5 @@ struct ResponseDescription {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_DESCRIPTION_H_

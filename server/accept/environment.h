@@ -1,6 +1,7 @@
 // The parts of the server that every front end shares.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_ENVIRONMENT_H_
+#define NORMD_SERVER_ACCEPT_ENVIRONMENT_H_
 
 #include <atomic>
 #include <cstdint>
@@ -44,3 +45,5 @@ struct AcceptEnvironment {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_ENVIRONMENT_H_

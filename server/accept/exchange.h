@@ -1,7 +1,8 @@
 // One request, from its description to the description of its response: what is the same for each
 // front end.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_EXCHANGE_H_
+#define NORMD_SERVER_ACCEPT_EXCHANGE_H_
 
 #include <cstdint>
 #include <memory>
@@ -70,3 +71,5 @@ class Exchange {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_EXCHANGE_H_

@@ -1,6 +1,7 @@
 // Inflates compressed messages within limits.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_INFLATE_H_
+#define NORMD_SERVER_ACCEPT_INFLATE_H_
 
 #include <cstdint>
 
@@ -30,3 +31,5 @@ absl::StatusOr<std::int64_t> Inflate(Encoding encoding, absl::Span<const ConstBy
                                      const InflateTarget& target);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_INFLATE_H_

@@ -1,6 +1,7 @@
 // Matches a request's tensors to the inputs and outputs of its model.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_INPUTS_H_
+#define NORMD_SERVER_ACCEPT_INPUTS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -76,3 +77,5 @@ absl::StatusOr<PlacedOutputs> PlaceOutputs(const Model& model, const RequestDesc
 absl::Status CheckNoData(const RequestDescription& request);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_INPUTS_H_

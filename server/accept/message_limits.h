@@ -1,6 +1,7 @@
 // The sizes of messages, whatever their protocol.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_MESSAGE_LIMITS_H_
+#define NORMD_SERVER_ACCEPT_MESSAGE_LIMITS_H_
 
 #include <cstdint>
 
@@ -15,3 +16,5 @@ inline constexpr std::int64_t kMaxRequestOverheadBytes = 4096;
 inline constexpr std::int64_t kMaxControlBytes = 4096;
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_MESSAGE_LIMITS_H_

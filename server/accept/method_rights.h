@@ -1,6 +1,7 @@
 // Which right each method needs.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_METHOD_RIGHTS_H_
+#define NORMD_SERVER_ACCEPT_METHOD_RIGHTS_H_
 
 #include "server/identity/identity.h"
 #include "server/metrics/handles.h"
@@ -12,3 +13,5 @@ namespace normd {
 Right RightOf(Method method);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_METHOD_RIGHTS_H_

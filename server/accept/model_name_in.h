@@ -1,6 +1,7 @@
 // The model's name in a control request.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_MODEL_NAME_IN_H_
+#define NORMD_SERVER_ACCEPT_MODEL_NAME_IN_H_
 
 #include <optional>
 
@@ -23,3 +24,5 @@ std::optional<absl::string_view> ModelNameIn(const Request& request) {
 }
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_MODEL_NAME_IN_H_

@@ -1,6 +1,7 @@
 // Cuts the tensors of a request whose data comes in chunks into requests for the lanes.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_PIECE_SEQUENCE_H_
+#define NORMD_SERVER_ACCEPT_PIECE_SEQUENCE_H_
 
 #include <cstdint>
 
@@ -34,3 +35,5 @@ class PieceSequence {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_PIECE_SEQUENCE_H_

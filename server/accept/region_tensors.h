@@ -1,6 +1,7 @@
 // The tensors of a request that lie in regions, which its client shares with the server.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_REGION_TENSORS_H_
+#define NORMD_SERVER_ACCEPT_REGION_TENSORS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -72,3 +73,5 @@ absl::StatusOr<RegionTensors> FindRegionTensors(const RegionScope& scope, const 
 absl::Status CopyIndexes(const Model& model, RegionTensors& tensors);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_REGION_TENSORS_H_

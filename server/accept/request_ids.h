@@ -1,6 +1,7 @@
 // The callers' ids for their requests, which relate a line of our log to theirs.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_REQUEST_IDS_H_
+#define NORMD_SERVER_ACCEPT_REQUEST_IDS_H_
 
 #include <cstddef>
 #include <string>
@@ -25,3 +26,5 @@ struct RequestIds {
 RequestIds FitRequestIds(absl::string_view request_id, absl::string_view traceparent);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_REQUEST_IDS_H_

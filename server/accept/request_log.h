@@ -1,6 +1,7 @@
 // One JSON line for each slow request, and for a sample of all requests.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_REQUEST_LOG_H_
+#define NORMD_SERVER_ACCEPT_REQUEST_LOG_H_
 
 #include <atomic>
 #include <cstdint>
@@ -63,3 +64,5 @@ class RequestLog {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_REQUEST_LOG_H_

@@ -1,6 +1,7 @@
 // The bounds of every stream.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_STREAM_LIMITS_H_
+#define NORMD_SERVER_ACCEPT_STREAM_LIMITS_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -31,3 +32,5 @@ struct StreamLimits {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_STREAM_LIMITS_H_

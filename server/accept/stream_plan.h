@@ -1,6 +1,7 @@
 // The size of a stream's window and of its pieces.
 
-#pragma once
+#ifndef NORMD_SERVER_ACCEPT_STREAM_PLAN_H_
+#define NORMD_SERVER_ACCEPT_STREAM_PLAN_H_
 
 #include <cstdint>
 
@@ -27,3 +28,5 @@ absl::StatusOr<StreamPlan> PlanStream(const Model& model, const CheckedInputs& i
 std::int64_t HeldBytes(const Geometry& geometry, std::int64_t input_bytes);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_STREAM_PLAN_H_

@@ -1,6 +1,7 @@
 // The server's budgets: how many requests, and how many of their bytes, may be inside at once.
 
-#pragma once
+#ifndef NORMD_SERVER_BATCHING_ADMISSION_H_
+#define NORMD_SERVER_BATCHING_ADMISSION_H_
 
 #include <array>
 #include <atomic>
@@ -194,3 +195,5 @@ class Admission {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_BATCHING_ADMISSION_H_

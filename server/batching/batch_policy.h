@@ -8,7 +8,8 @@
 // - between models: each is charged for what it takes, and the one that has been charged least goes
 //   next (Charge). So a model's own flood delays its own requests, not those of another.
 
-#pragma once
+#ifndef NORMD_SERVER_BATCHING_BATCH_POLICY_H_
+#define NORMD_SERVER_BATCHING_BATCH_POLICY_H_
 
 #include <compare>
 #include <cstddef>
@@ -150,3 +151,5 @@ enum class Verdict {
 Verdict DecideArrival(const Arrival& arrival);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_BATCHING_BATCH_POLICY_H_

@@ -10,7 +10,8 @@
 //   how priorities mix.
 // - Between model versions, among those that DecideBatch lets go, turns are fair: see Turn.
 
-#pragma once
+#ifndef NORMD_SERVER_BATCHING_BATCH_QUEUE_H_
+#define NORMD_SERVER_BATCHING_BATCH_QUEUE_H_
 
 #include <cstdint>
 #include <memory>
@@ -87,3 +88,5 @@ class BatchQueue {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_BATCHING_BATCH_QUEUE_H_

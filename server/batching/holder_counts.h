@@ -1,7 +1,8 @@
 // The number of each holder's requests that wait for one model version, and which holder gives way
 // first to another's.
 
-#pragma once
+#ifndef NORMD_SERVER_BATCHING_HOLDER_COUNTS_H_
+#define NORMD_SERVER_BATCHING_HOLDER_COUNTS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -75,3 +76,5 @@ class HolderCounts {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_BATCHING_HOLDER_COUNTS_H_

@@ -1,6 +1,7 @@
 // The options of a BatchQueue.
 
-#pragma once
+#ifndef NORMD_SERVER_BATCHING_QUEUE_OPTIONS_H_
+#define NORMD_SERVER_BATCHING_QUEUE_OPTIONS_H_
 
 #include <chrono>
 #include <cstdint>
@@ -27,3 +28,5 @@ struct BatchQueueOptions {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_BATCHING_QUEUE_OPTIONS_H_

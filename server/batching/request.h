@@ -3,7 +3,8 @@
 // inputs is a list of views of memory that the front end owns; each of its outputs goes to memory
 // that the front end names or comes back as a Buffer.
 
-#pragma once
+#ifndef NORMD_SERVER_BATCHING_REQUEST_H_
+#define NORMD_SERVER_BATCHING_REQUEST_H_
 
 #include <atomic>
 #include <cstdint>
@@ -201,3 +202,5 @@ class BatchRunner {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_BATCHING_REQUEST_H_

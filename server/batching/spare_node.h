@@ -1,7 +1,8 @@
 // Nodes of sets and maps that are made in advance: an element keeps its node while it is outside,
 // so that moving it allocates nothing and cannot fail.
 
-#pragma once
+#ifndef NORMD_SERVER_BATCHING_SPARE_NODE_H_
+#define NORMD_SERVER_BATCHING_SPARE_NODE_H_
 
 namespace normd {
 
@@ -15,3 +16,5 @@ typename Set::node_type NewNode() {
 }
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_BATCHING_SPARE_NODE_H_

@@ -9,7 +9,8 @@
 // NextDeadline constant. Nothing is allocated once the set has held as many requests, models and
 // holders before.
 
-#pragma once
+#ifndef NORMD_SERVER_BATCHING_WAITING_SET_H_
+#define NORMD_SERVER_BATCHING_WAITING_SET_H_
 
 #include <array>
 #include <cstdint>
@@ -167,3 +168,5 @@ class WaitingSet {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_BATCHING_WAITING_SET_H_

@@ -1,6 +1,7 @@
 // A caller: a connection and the peer at its other end, with the counts of each.
 
-#pragma once
+#ifndef NORMD_SERVER_CALLERS_CALLER_H_
+#define NORMD_SERVER_CALLERS_CALLER_H_
 
 #include <array>
 #include <atomic>
@@ -127,3 +128,5 @@ struct CallAccount {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_CALLERS_CALLER_H_

@@ -1,6 +1,7 @@
 // All current callers.
 
-#pragma once
+#ifndef NORMD_SERVER_CALLERS_CALLERS_H_
+#define NORMD_SERVER_CALLERS_CALLERS_H_
 
 #include <atomic>
 #include <cstddef>
@@ -48,3 +49,5 @@ class Callers {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_CALLERS_CALLERS_H_

@@ -1,6 +1,7 @@
 // Objects that can be found by their names for as long as they are in use.
 
-#pragma once
+#ifndef NORMD_SERVER_CALLERS_WEAK_TABLE_H_
+#define NORMD_SERVER_CALLERS_WEAK_TABLE_H_
 
 #include <array>
 #include <cstddef>
@@ -91,3 +92,5 @@ class WeakTable {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_CALLERS_WEAK_TABLE_H_

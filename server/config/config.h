@@ -1,6 +1,7 @@
 // The server's settings, as its flags give them.
 
-#pragma once
+#ifndef NORMD_SERVER_CONFIG_CONFIG_H_
+#define NORMD_SERVER_CONFIG_CONFIG_H_
 
 #include <cstdint>
 #include <string>
@@ -133,3 +134,5 @@ absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const char* const> args)
 std::string FlagHelp();
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_CONFIG_CONFIG_H_

@@ -1,6 +1,7 @@
 // The server's flags.
 
-#pragma once
+#ifndef NORMD_SERVER_CONFIG_FLAGS_H_
+#define NORMD_SERVER_CONFIG_FLAGS_H_
 
 #include "flags/flag_set.h"
 #include "server/config/config.h"
@@ -14,3 +15,5 @@ FlagSet ServerFlags(ServerConfig& config);
 absl::Status CheckTogether(const ServerConfig& config);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_CONFIG_FLAGS_H_

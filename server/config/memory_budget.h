@@ -1,6 +1,7 @@
 // Budgets that fit the available memory and mappings.
 
-#pragma once
+#ifndef NORMD_SERVER_CONFIG_MEMORY_BUDGET_H_
+#define NORMD_SERVER_CONFIG_MEMORY_BUDGET_H_
 
 #include <cstdint>
 #include <string>
@@ -26,3 +27,5 @@ std::string FitToMemory(ServerConfig& config, std::int64_t memory_left, bool may
 std::string FitToMappings(ServerConfig& config, std::int64_t mappings_left);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_CONFIG_MEMORY_BUDGET_H_

@@ -1,6 +1,7 @@
 // The compute backend that `--device` names: its lanes and its state of each model.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_BACKEND_H_
+#define NORMD_SERVER_EXEC_BACKEND_H_
 
 #include <cstdint>
 #include <memory>
@@ -70,3 +71,5 @@ class Backend : public ModelBackend {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_BACKEND_H_

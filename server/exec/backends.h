@@ -1,6 +1,7 @@
 // All backends of this build.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_BACKENDS_H_
+#define NORMD_SERVER_EXEC_BACKENDS_H_
 
 #include <memory>
 #include <vector>
@@ -35,3 +36,5 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const std::vector<int
                                                            Metrics& metrics, const Clock& clock);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_BACKENDS_H_

@@ -1,6 +1,7 @@
 // The lane that computes on the host.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_CPU_LANE_H_
+#define NORMD_SERVER_EXEC_CPU_LANE_H_
 
 #include <memory>
 #include <string>
@@ -44,3 +45,5 @@ class CpuLane final : public Lane {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_CPU_LANE_H_

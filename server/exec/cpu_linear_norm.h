@@ -1,6 +1,7 @@
 // The contract of kernels/linear_norm.h on the CPU.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_CPU_LINEAR_NORM_H_
+#define NORMD_SERVER_EXEC_CPU_LINEAR_NORM_H_
 
 #include <memory>
 #include <utility>
@@ -29,3 +30,5 @@ class CpuLinearNorm final : public CpuProgram {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_CPU_LINEAR_NORM_H_

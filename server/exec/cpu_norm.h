@@ -1,6 +1,7 @@
 // The contract of kernels/norm.h on the CPU.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_CPU_NORM_H_
+#define NORMD_SERVER_EXEC_CPU_NORM_H_
 
 #include <cstddef>
 #include <memory>
@@ -44,3 +45,5 @@ class CpuNorm final : public CpuProgram {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_CPU_NORM_H_

@@ -1,7 +1,8 @@
 // A CPU lane's computation for one model: an implementation of one of the kernels' contracts. Each
 // contract has a pair of files that derive from the two classes here.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_CPU_PROGRAM_H_
+#define NORMD_SERVER_EXEC_CPU_PROGRAM_H_
 
 #include <cstddef>
 #include <memory>
@@ -86,3 +87,5 @@ class CpuProgram : public BackendState {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_CPU_PROGRAM_H_

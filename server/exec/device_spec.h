@@ -1,6 +1,7 @@
 // The value of --device.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_DEVICE_SPEC_H_
+#define NORMD_SERVER_EXEC_DEVICE_SPEC_H_
 
 #include <vector>
 
@@ -20,3 +21,5 @@ struct DeviceSpec {
 absl::StatusOr<DeviceSpec> ParseDevice(absl::string_view text);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_SPEC_H_

@@ -1,6 +1,7 @@
 // The lanes and their threads: each pulls batches from the queue until it closes.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_EXECUTOR_H_
+#define NORMD_SERVER_EXEC_EXECUTOR_H_
 
 #include <functional>
 #include <memory>
@@ -41,3 +42,5 @@ class Executor {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_EXECUTOR_H_

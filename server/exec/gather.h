@@ -1,7 +1,8 @@
 // A lane's access to a request's tensors. Tensors that a lane cannot read in place are copied here,
 // once.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_GATHER_H_
+#define NORMD_SERVER_EXEC_GATHER_H_
 
 #include <cstddef>
 
@@ -31,3 +32,5 @@ MutableBytes NamedOutput(const Request& request, std::size_t index);
 void GatherInput(const Request& request, std::size_t index, std::byte* to);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_GATHER_H_

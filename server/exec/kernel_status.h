@@ -1,6 +1,7 @@
 // The kernels' status as the server's.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_KERNEL_STATUS_H_
+#define NORMD_SERVER_EXEC_KERNEL_STATUS_H_
 
 #include "absl/status/status.h"
 #include "kernels/status.h"
@@ -13,3 +14,5 @@ namespace normd {
 absl::Status FromKernel(const norm::Status& status);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_KERNEL_STATUS_H_

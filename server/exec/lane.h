@@ -1,6 +1,7 @@
 // A lane computes batches, on the CPU or on one device.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_LANE_H_
+#define NORMD_SERVER_EXEC_LANE_H_
 
 #include <string>
 #include <utility>
@@ -48,3 +49,5 @@ class Lane : public BatchRunner {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_LANE_H_

@@ -1,6 +1,7 @@
 // The memory that a lane reads and writes in place.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_MEMORY_ACCESS_H_
+#define NORMD_SERVER_EXEC_MEMORY_ACCESS_H_
 
 #include <optional>
 
@@ -25,3 +26,5 @@ struct MemoryAccess {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_MEMORY_ACCESS_H_

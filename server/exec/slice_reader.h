@@ -1,6 +1,7 @@
 // Reads a request's bytes in order, across its slices.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_SLICE_READER_H_
+#define NORMD_SERVER_EXEC_SLICE_READER_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -49,3 +50,5 @@ class SliceReader {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_SLICE_READER_H_

@@ -1,6 +1,7 @@
 // Closes descriptors from clients, which may take as long as the clients choose.
 
-#pragma once
+#ifndef NORMD_SERVER_HANDOVER_DESCRIPTOR_CLOSER_H_
+#define NORMD_SERVER_HANDOVER_DESCRIPTOR_CLOSER_H_
 
 #include <cstddef>
 #include <memory>
@@ -37,3 +38,5 @@ class DescriptorCloser {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_HANDOVER_DESCRIPTOR_CLOSER_H_

@@ -1,6 +1,7 @@
 // The limits of the region socket's connections: a pure function.
 
-#pragma once
+#ifndef NORMD_SERVER_HANDOVER_HANDOVER_LIMITS_H_
+#define NORMD_SERVER_HANDOVER_HANDOVER_LIMITS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -34,3 +35,5 @@ absl::StatusOr<HandoverLimits> DecideHandoverLimits(std::int64_t max_regions,
 std::int64_t DescriptorsOf(const HandoverLimits& limits);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_HANDOVER_HANDOVER_LIMITS_H_

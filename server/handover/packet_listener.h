@@ -1,6 +1,7 @@
 // A unix socket for connections of packets.
 
-#pragma once
+#ifndef NORMD_SERVER_HANDOVER_PACKET_LISTENER_H_
+#define NORMD_SERVER_HANDOVER_PACKET_LISTENER_H_
 
 #include <memory>
 #include <string>
@@ -22,3 +23,5 @@ struct PacketListener {
 absl::StatusOr<PacketListener> ListenForPackets(const std::string& address);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_HANDOVER_PACKET_LISTENER_H_

@@ -5,7 +5,8 @@
 // unregistered when its client asks for it or when the connection ends for any reason; requests
 // that use it keep it until they end.
 
-#pragma once
+#ifndef NORMD_SERVER_HANDOVER_REGION_LISTENER_H_
+#define NORMD_SERVER_HANDOVER_REGION_LISTENER_H_
 
 #include <poll.h>
 #include <sys/types.h>
@@ -119,3 +120,5 @@ class RegionListener {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_HANDOVER_REGION_LISTENER_H_

@@ -1,6 +1,7 @@
 // Identities of callers: the current policy and tokens, read again when their files change.
 
-#pragma once
+#ifndef NORMD_SERVER_IDENTITY_ACCESS_H_
+#define NORMD_SERVER_IDENTITY_ACCESS_H_
 
 #include <memory>
 #include <string>
@@ -121,3 +122,5 @@ class Access {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_IDENTITY_ACCESS_H_

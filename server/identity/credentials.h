@@ -1,6 +1,7 @@
 // The unjudged credentials of a caller.
 
-#pragma once
+#ifndef NORMD_SERVER_IDENTITY_CREDENTIALS_H_
+#define NORMD_SERVER_IDENTITY_CREDENTIALS_H_
 
 #include <optional>
 
@@ -23,3 +24,5 @@ struct PeerCredentials {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_IDENTITY_CREDENTIALS_H_

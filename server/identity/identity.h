@@ -1,6 +1,7 @@
 // One identity of a policy: its rights and its limits.
 
-#pragma once
+#ifndef NORMD_SERVER_IDENTITY_IDENTITY_H_
+#define NORMD_SERVER_IDENTITY_IDENTITY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -55,3 +56,5 @@ struct Identity {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_IDENTITY_IDENTITY_H_

@@ -1,6 +1,7 @@
 // A set of model names, some of them given by their beginning.
 
-#pragma once
+#ifndef NORMD_SERVER_IDENTITY_MODEL_PATTERNS_H_
+#define NORMD_SERVER_IDENTITY_MODEL_PATTERNS_H_
 
 #include <cstddef>
 #include <string>
@@ -32,3 +33,5 @@ class ModelPatterns {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_IDENTITY_MODEL_PATTERNS_H_

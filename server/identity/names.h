@@ -1,6 +1,7 @@
 // The valid names of identities, roles and tokens.
 
-#pragma once
+#ifndef NORMD_SERVER_IDENTITY_NAMES_H_
+#define NORMD_SERVER_IDENTITY_NAMES_H_
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -13,3 +14,5 @@ namespace normd {
 absl::Status CheckIdentityName(absl::string_view name);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_IDENTITY_NAMES_H_

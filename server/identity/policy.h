@@ -1,6 +1,7 @@
 // A checked policy file, with tables for look-ups.
 
-#pragma once
+#ifndef NORMD_SERVER_IDENTITY_POLICY_H_
+#define NORMD_SERVER_IDENTITY_POLICY_H_
 
 #include <cstddef>
 #include <string>
@@ -61,3 +62,5 @@ class Policy {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_IDENTITY_POLICY_H_

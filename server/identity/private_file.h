@@ -1,6 +1,7 @@
 // Small files that decide rights, and detection of their changes.
 
-#pragma once
+#ifndef NORMD_SERVER_IDENTITY_PRIVATE_FILE_H_
+#define NORMD_SERVER_IDENTITY_PRIVATE_FILE_H_
 
 #include <cstdint>
 #include <string>
@@ -44,3 +45,5 @@ absl::StatusOr<PrivateFile> ReadPrivateFile(const std::string& path, Guarded gua
 absl::StatusOr<FileVersion> VersionOfFile(const std::string& path);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_IDENTITY_PRIVATE_FILE_H_

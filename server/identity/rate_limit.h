@@ -1,6 +1,7 @@
 // A limit on the rate of calls.
 
-#pragma once
+#ifndef NORMD_SERVER_IDENTITY_RATE_LIMIT_H_
+#define NORMD_SERVER_IDENTITY_RATE_LIMIT_H_
 
 #include <atomic>
 #include <cstdint>
@@ -29,3 +30,5 @@ class RateLimit {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_IDENTITY_RATE_LIMIT_H_

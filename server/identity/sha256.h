@@ -1,6 +1,7 @@
 // SHA-256.
 
-#pragma once
+#ifndef NORMD_SERVER_IDENTITY_SHA256_H_
+#define NORMD_SERVER_IDENTITY_SHA256_H_
 
 #include <array>
 #include <cstdint>
@@ -15,3 +16,5 @@ using Digest = std::array<std::uint8_t, 32>;
 Digest Sha256(absl::string_view text);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_IDENTITY_SHA256_H_

@@ -1,6 +1,7 @@
 // The server's valid bearer tokens, of which it knows only the digests.
 
-#pragma once
+#ifndef NORMD_SERVER_IDENTITY_TOKENS_H_
+#define NORMD_SERVER_IDENTITY_TOKENS_H_
 
 #include <array>
 #include <cstddef>
@@ -65,3 +66,5 @@ class TokenTable {
 absl::StatusOr<absl::string_view> BearerToken(absl::string_view authorization);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_IDENTITY_TOKENS_H_

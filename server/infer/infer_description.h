@@ -1,6 +1,7 @@
 // Requests of the Open Inference Protocol as the accept path's descriptions, whatever brought them.
 
-#pragma once
+#ifndef NORMD_SERVER_INFER_INFER_DESCRIPTION_H_
+#define NORMD_SERVER_INFER_INFER_DESCRIPTION_H_
 
 #include <cstdint>
 
@@ -28,3 +29,5 @@ absl::StatusOr<std::int64_t> FindVersion(const ModelRegistry& registry, absl::st
 absl::StatusOr<RequestDescription> DescribeInferRequest(InferRequestView&& view);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_INFER_INFER_DESCRIPTION_H_

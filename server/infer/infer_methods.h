@@ -1,6 +1,7 @@
 // The methods of the Open Inference Protocol that compute nothing, for any transport.
 
-#pragma once
+#ifndef NORMD_SERVER_INFER_INFER_METHODS_H_
+#define NORMD_SERVER_INFER_INFER_METHODS_H_
 
 #include <functional>
 #include <string>
@@ -106,3 +107,5 @@ inline constexpr InferMethod kLogSettings{Method::kLogSettings, &InferMethods::L
 
 }  // namespace infer
 }  // namespace normd
+
+#endif  // NORMD_SERVER_INFER_INFER_METHODS_H_

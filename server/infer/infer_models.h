@@ -1,6 +1,7 @@
 // The Open Inference Protocol's descriptions of models, from the registry's state.
 
-#pragma once
+#ifndef NORMD_SERVER_INFER_INFER_MODELS_H_
+#define NORMD_SERVER_INFER_INFER_MODELS_H_
 
 #include <cstdint>
 
@@ -29,3 +30,5 @@ void AddIndex(const ModelRegistry& registry, bool only_ready,
               inference::RepositoryIndexResponse& out);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_INFER_INFER_MODELS_H_

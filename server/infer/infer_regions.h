@@ -1,6 +1,7 @@
 // The Open Inference Protocol's calls for registering shared memory.
 
-#pragma once
+#ifndef NORMD_SERVER_INFER_INFER_REGIONS_H_
+#define NORMD_SERVER_INFER_INFER_REGIONS_H_
 
 #include <memory>
 #include <optional>
@@ -49,3 +50,5 @@ inline constexpr absl::string_view kInUse = "normd-in-use";
 absl::StatusOr<Unregistering> UnregisteringOf(std::optional<absl::string_view> in_use);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_INFER_INFER_REGIONS_H_

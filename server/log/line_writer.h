@@ -1,6 +1,7 @@
 // Writes lines to a file descriptor that may stop taking them, such as an unread pipe.
 
-#pragma once
+#ifndef NORMD_SERVER_LOG_LINE_WRITER_H_
+#define NORMD_SERVER_LOG_LINE_WRITER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -55,3 +56,5 @@ class LineWriter {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_LOG_LINE_WRITER_H_

@@ -1,6 +1,7 @@
 // The server's log: what spdlog's default logger is told, and the lines of the request log.
 
-#pragma once
+#ifndef NORMD_SERVER_LOG_SERVER_LOG_H_
+#define NORMD_SERVER_LOG_SERVER_LOG_H_
 
 #include <cstdint>
 #include <memory>
@@ -55,3 +56,5 @@ class ServerLog {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_LOG_SERVER_LOG_H_

@@ -1,7 +1,8 @@
 // Serves /metrics over HTTP for Prometheus: what `Metrics` holds, and the process's own series; and
 // for people the live page at /, with its data at /status.json.
 
-#pragma once
+#ifndef NORMD_SERVER_METRICS_EXPOSER_H_
+#define NORMD_SERVER_METRICS_EXPOSER_H_
 
 #include <cstddef>
 #include <functional>
@@ -59,3 +60,5 @@ absl::StatusOr<std::unique_ptr<Exposer>> StartExposer(const std::string& address
                                                       const ExposerOptions& options = {});
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_EXPOSER_H_

@@ -1,6 +1,7 @@
 // The names, labels and help of all metrics, and their series as one scrape collects them.
 
-#pragma once
+#ifndef NORMD_SERVER_METRICS_FAMILIES_H_
+#define NORMD_SERVER_METRICS_FAMILIES_H_
 
 #include <array>
 #include <cstddef>
@@ -201,3 +202,5 @@ class FamilyList {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_FAMILIES_H_

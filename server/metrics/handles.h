@@ -1,7 +1,8 @@
 // What the other folders record into: handles of typed methods. metrics.h gives those that count;
 // these by themselves record nothing, which is what benchmarks without metrics use.
 
-#pragma once
+#ifndef NORMD_SERVER_METRICS_HANDLES_H_
+#define NORMD_SERVER_METRICS_HANDLES_H_
 
 #include <array>
 #include <cstddef>
@@ -262,3 +263,5 @@ class PolicyMetrics {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_HANDLES_H_

@@ -1,6 +1,7 @@
 // A histogram whose recording takes no lock, unlike prometheus::Histogram.
 
-#pragma once
+#ifndef NORMD_SERVER_METRICS_HISTOGRAM_H_
+#define NORMD_SERVER_METRICS_HISTOGRAM_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -50,3 +51,5 @@ class Histogram {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_HISTOGRAM_H_

@@ -1,6 +1,7 @@
 // Decides which identities have their own series, and for how long.
 
-#pragma once
+#ifndef NORMD_SERVER_METRICS_IDENTITY_SERIES_H_
+#define NORMD_SERVER_METRICS_IDENTITY_SERIES_H_
 
 #include <array>
 #include <cstddef>
@@ -61,3 +62,5 @@ class IdentitySeriesSet : public std::enable_shared_from_this<IdentitySeriesSet>
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_IDENTITY_SERIES_H_

@@ -1,6 +1,7 @@
 // The live page of the metrics port, and the data that it shows.
 
-#pragma once
+#ifndef NORMD_SERVER_METRICS_LIVE_PAGE_H_
+#define NORMD_SERVER_METRICS_LIVE_PAGE_H_
 
 #include <chrono>
 #include <functional>
@@ -57,3 +58,5 @@ class LivePage {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_LIVE_PAGE_H_

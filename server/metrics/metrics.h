@@ -5,7 +5,8 @@
 // are sharded over cache lines and summed at the scrape. Only the first recording in a series
 // allocates.
 
-#pragma once
+#ifndef NORMD_SERVER_METRICS_METRICS_H_
+#define NORMD_SERVER_METRICS_METRICS_H_
 
 #include <cstdint>
 #include <functional>
@@ -100,3 +101,5 @@ struct MetricsOptions {
 std::unique_ptr<Metrics> CreateMetrics(const BuildInfo& build, const MetricsOptions& options = {});
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_METRICS_H_

@@ -1,6 +1,7 @@
 // The series of one model, and those of one of its versions.
 
-#pragma once
+#ifndef NORMD_SERVER_METRICS_MODEL_SERIES_H_
+#define NORMD_SERVER_METRICS_MODEL_SERIES_H_
 
 #include <atomic>
 #include <cstdint>
@@ -99,3 +100,5 @@ class VersionSeries final : public ModelMetrics {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_MODEL_SERIES_H_

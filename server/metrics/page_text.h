@@ -1,6 +1,7 @@
 // The files in page/, compiled in.
 
-#pragma once
+#ifndef NORMD_SERVER_METRICS_PAGE_TEXT_H_
+#define NORMD_SERVER_METRICS_PAGE_TEXT_H_
 
 namespace normd {
 
@@ -10,3 +11,5 @@ extern const char kStatusPageCss[];
 extern const char kStatusPageJs[];
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_PAGE_TEXT_H_

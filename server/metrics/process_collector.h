@@ -1,6 +1,7 @@
 // The operating system's numbers about this process, under the names of Prometheus' own clients.
 
-#pragma once
+#ifndef NORMD_SERVER_METRICS_PROCESS_COLLECTOR_H_
+#define NORMD_SERVER_METRICS_PROCESS_COLLECTOR_H_
 
 #include <string>
 #include <vector>
@@ -26,3 +27,5 @@ class ProcessCollector final : public prometheus::Collectable {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_PROCESS_COLLECTOR_H_

@@ -1,6 +1,7 @@
 // Counts that change too seldom to be sharded.
 
-#pragma once
+#ifndef NORMD_SERVER_METRICS_RARE_COUNTS_H_
+#define NORMD_SERVER_METRICS_RARE_COUNTS_H_
 
 #include <array>
 #include <atomic>
@@ -47,3 +48,5 @@ class RareCounts {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_RARE_COUNTS_H_

@@ -1,6 +1,7 @@
 // The share of time in which calls had to wait before they were computed.
 
-#pragma once
+#ifndef NORMD_SERVER_METRICS_SATURATION_H_
+#define NORMD_SERVER_METRICS_SATURATION_H_
 
 #include <functional>
 #include <string>
@@ -49,3 +50,5 @@ class Saturation {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_SATURATION_H_

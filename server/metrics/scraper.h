@@ -1,6 +1,7 @@
 // Makes the text of scrapes, on a thread of its own.
 
-#pragma once
+#ifndef NORMD_SERVER_METRICS_SCRAPER_H_
+#define NORMD_SERVER_METRICS_SCRAPER_H_
 
 #include <functional>
 #include <memory>
@@ -53,3 +54,5 @@ class Scraper {
 std::string Gzip(const std::string& text);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_SCRAPER_H_

@@ -1,6 +1,7 @@
 // Decides which models have their own series, and for how long.
 
-#pragma once
+#ifndef NORMD_SERVER_METRICS_SERIES_SET_H_
+#define NORMD_SERVER_METRICS_SERIES_SET_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -75,3 +76,5 @@ class SeriesSet : public std::enable_shared_from_this<SeriesSet> {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_SERIES_SET_H_

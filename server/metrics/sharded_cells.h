@@ -1,6 +1,7 @@
 // Counters that many threads add to without contention.
 
-#pragma once
+#ifndef NORMD_SERVER_METRICS_SHARDED_CELLS_H_
+#define NORMD_SERVER_METRICS_SHARDED_CELLS_H_
 
 #include <array>
 #include <atomic>
@@ -65,3 +66,5 @@ class ShardedCells {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_SHARDED_CELLS_H_

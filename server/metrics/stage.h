@@ -1,6 +1,7 @@
 // The stages of a request on the server, and the times that it spent in them.
 
-#pragma once
+#ifndef NORMD_SERVER_METRICS_STAGE_H_
+#define NORMD_SERVER_METRICS_STAGE_H_
 
 #include <array>
 #include <cstddef>
@@ -23,3 +24,5 @@ class StageTimes {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_STAGE_H_

@@ -1,6 +1,7 @@
 // The text of /status.json, which the live page shows.
 
-#pragma once
+#ifndef NORMD_SERVER_METRICS_STATUS_JSON_H_
+#define NORMD_SERVER_METRICS_STATUS_JSON_H_
 
 #include <cstdint>
 #include <string>
@@ -36,3 +37,5 @@ std::string MakeStatusJson(const ServerFacts& facts, const RecentTraffic& traffi
                            const std::vector<prometheus::MetricFamily>& families);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_STATUS_JSON_H_

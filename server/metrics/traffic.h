@@ -1,6 +1,7 @@
 // What all models' calls have come to so far, as one reading.
 
-#pragma once
+#ifndef NORMD_SERVER_METRICS_TRAFFIC_H_
+#define NORMD_SERVER_METRICS_TRAFFIC_H_
 
 #include <array>
 #include <cstdint>
@@ -43,3 +44,5 @@ struct Traffic {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_TRAFFIC_H_

@@ -1,6 +1,7 @@
 // The last ten minutes of a server's calls, for the live page.
 
-#pragma once
+#ifndef NORMD_SERVER_METRICS_TRAFFIC_HISTORY_H_
+#define NORMD_SERVER_METRICS_TRAFFIC_HISTORY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -79,3 +80,5 @@ class TrafficHistory {
 std::optional<double> QuantileOf(const DurationCounts& counts, double share);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_TRAFFIC_HISTORY_H_

@@ -1,6 +1,7 @@
 // Reports changes of the loaded models one after another and without a lock.
 
-#pragma once
+#ifndef NORMD_SERVER_MODEL_CHANGE_QUEUE_H_
+#define NORMD_SERVER_MODEL_CHANGE_QUEUE_H_
 
 #include <deque>
 #include <functional>
@@ -51,3 +52,5 @@ class ChangeQueue {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_MODEL_CHANGE_QUEUE_H_

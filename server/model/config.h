@@ -1,6 +1,7 @@
 // config.textproto: reading it and checking it.
 
-#pragma once
+#ifndef NORMD_SERVER_MODEL_CONFIG_H_
+#define NORMD_SERVER_MODEL_CONFIG_H_
 
 #include <cstdint>
 
@@ -28,3 +29,5 @@ absl::StatusOr<v1::ModelConfig> ReadModelConfig(InputFile& file);
 absl::Status CheckModelConfig(const v1::ModelConfig& config);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_MODEL_CONFIG_H_

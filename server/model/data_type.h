@@ -1,6 +1,7 @@
 // Element types, between the kernels' and the protocol's.
 
-#pragma once
+#ifndef NORMD_SERVER_MODEL_DATA_TYPE_H_
+#define NORMD_SERVER_MODEL_DATA_TYPE_H_
 
 #include "absl/status/statusor.h"
 #include "kernels/types.h"
@@ -12,3 +13,5 @@ absl::StatusOr<norm::DType> FromProto(v1::DataType dtype);  // InvalidArgument: 
 v1::DataType ToProto(norm::DType dtype);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_MODEL_DATA_TYPE_H_

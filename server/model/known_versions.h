@@ -1,6 +1,7 @@
 // The registry's state of one model: its versions, and the choice of one for a request.
 
-#pragma once
+#ifndef NORMD_SERVER_MODEL_KNOWN_VERSIONS_H_
+#define NORMD_SERVER_MODEL_KNOWN_VERSIONS_H_
 
 #include <atomic>
 #include <cstdint>
@@ -60,3 +61,5 @@ absl::Status MissingAlias(absl::string_view name, absl::string_view alias,
                           const KnownVersions* versions);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_MODEL_KNOWN_VERSIONS_H_

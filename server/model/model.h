@@ -1,6 +1,7 @@
 // One loaded model version: its config, its operation and its parameters.
 
-#pragma once
+#ifndef NORMD_SERVER_MODEL_MODEL_H_
+#define NORMD_SERVER_MODEL_MODEL_H_
 
 #include <cstdint>
 #include <memory>
@@ -110,3 +111,5 @@ class Model {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_MODEL_MODEL_H_

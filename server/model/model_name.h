@@ -1,6 +1,7 @@
 // The valid names of models.
 
-#pragma once
+#ifndef NORMD_SERVER_MODEL_MODEL_NAME_H_
+#define NORMD_SERVER_MODEL_MODEL_NAME_H_
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -12,3 +13,5 @@ namespace normd {
 absl::Status CheckModelName(absl::string_view name);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_MODEL_MODEL_NAME_H_

@@ -2,7 +2,8 @@
 //   <root>/<name>/config.textproto and <root>/<name>/<version>/params.safetensors
 // in one or several roots.
 
-#pragma once
+#ifndef NORMD_SERVER_MODEL_REGISTRY_H_
+#define NORMD_SERVER_MODEL_REGISTRY_H_
 
 #include <cstdint>
 #include <deque>
@@ -114,3 +115,5 @@ class ModelRegistry {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_MODEL_REGISTRY_H_

@@ -1,6 +1,7 @@
 // The model repository on disk: names and versions, and the files of one version.
 
-#pragma once
+#ifndef NORMD_SERVER_MODEL_REPOSITORY_H_
+#define NORMD_SERVER_MODEL_REPOSITORY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -102,3 +103,5 @@ class Repository {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_MODEL_REPOSITORY_H_

@@ -1,6 +1,7 @@
 // Follows the model repository: what comes to rest there is loaded, what leaves it is unloaded.
 
-#pragma once
+#ifndef NORMD_SERVER_MODEL_REPOSITORY_POLL_H_
+#define NORMD_SERVER_MODEL_REPOSITORY_POLL_H_
 
 #include <atomic>
 #include <cstdint>
@@ -112,3 +113,5 @@ class RepositoryPoll {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_MODEL_REPOSITORY_POLL_H_

@@ -1,6 +1,7 @@
 // The folder that holds the model repository.
 
-#pragma once
+#ifndef NORMD_SERVER_MODEL_ROOT_FOLDER_H_
+#define NORMD_SERVER_MODEL_ROOT_FOLDER_H_
 
 #include <cstdint>
 #include <string>
@@ -48,3 +49,5 @@ class RootFolder {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_MODEL_ROOT_FOLDER_H_

@@ -1,7 +1,8 @@
 // Which versions of a model are loaded, and which of them takes a request that names none, as its
 // config has it. Pure.
 
-#pragma once
+#ifndef NORMD_SERVER_MODEL_VERSION_PLAN_H_
+#define NORMD_SERVER_MODEL_VERSION_PLAN_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -74,3 +75,5 @@ absl::Status NoVersionWanted(const VersionPlan& plan, absl::Span<const std::int6
 bool GoesToCanary(std::uint64_t count, std::uint64_t millionths);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_MODEL_VERSION_PLAN_H_

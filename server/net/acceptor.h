@@ -1,6 +1,7 @@
 // Accepts connections from listening sockets.
 
-#pragma once
+#ifndef NORMD_SERVER_NET_ACCEPTOR_H_
+#define NORMD_SERVER_NET_ACCEPTOR_H_
 
 #include <cstdint>
 #include <functional>
@@ -49,3 +50,5 @@ class Acceptor {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_NET_ACCEPTOR_H_

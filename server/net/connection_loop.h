@@ -1,6 +1,7 @@
 // The thread that accepts connections, checks their opening, hands them to gRPC, and watches them.
 
-#pragma once
+#ifndef NORMD_SERVER_NET_CONNECTION_LOOP_H_
+#define NORMD_SERVER_NET_CONNECTION_LOOP_H_
 
 #include <atomic>
 #include <chrono>
@@ -203,3 +204,5 @@ class ConnectionLoop {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_NET_CONNECTION_LOOP_H_

@@ -1,6 +1,7 @@
 // The opening of a client's connection, read from the socket.
 
-#pragma once
+#ifndef NORMD_SERVER_NET_CONNECTION_OPENING_H_
+#define NORMD_SERVER_NET_CONNECTION_OPENING_H_
 
 #include <cstdint>
 #include <optional>
@@ -56,3 +57,5 @@ class ConnectionOpening {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_NET_CONNECTION_OPENING_H_

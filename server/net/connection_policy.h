@@ -1,6 +1,7 @@
 // Decides which connections are accepted: a pure function of counts and limits.
 
-#pragma once
+#ifndef NORMD_SERVER_NET_CONNECTION_POLICY_H_
+#define NORMD_SERVER_NET_CONNECTION_POLICY_H_
 
 #include <cstdint>
 
@@ -35,3 +36,5 @@ Taking DecideTaking(const ConnectionLimits& limits, std::int64_t connections,
 bool DecideRoom(const ConnectionLimits& limits, std::int64_t connections, bool had_room);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_NET_CONNECTION_POLICY_H_

@@ -1,6 +1,7 @@
 // Gives memory back to the system that ended connections have left in the heap.
 
-#pragma once
+#ifndef NORMD_SERVER_NET_HEAP_TRIM_H_
+#define NORMD_SERVER_NET_HEAP_TRIM_H_
 
 #include <cstdint>
 
@@ -29,3 +30,5 @@ class HeapTrim {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_NET_HEAP_TRIM_H_

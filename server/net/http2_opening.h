@@ -1,6 +1,7 @@
 // The opening of an HTTP/2 connection, up to the client's acknowledgement of the server's settings.
 
-#pragma once
+#ifndef NORMD_SERVER_NET_HTTP2_OPENING_H_
+#define NORMD_SERVER_NET_HTTP2_OPENING_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -69,3 +70,5 @@ std::string Http2Settings(std::uint32_t max_concurrent_streams,
 std::string Http2Refusal(Http2Opening::State state);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_NET_HTTP2_OPENING_H_

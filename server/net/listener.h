@@ -1,6 +1,7 @@
 // Listening sockets.
 
-#pragma once
+#ifndef NORMD_SERVER_NET_LISTENER_H_
+#define NORMD_SERVER_NET_LISTENER_H_
 
 #include <sys/types.h>
 
@@ -56,3 +57,5 @@ absl::StatusOr<Listener> Listen(const std::string& address);
 absl::StatusOr<Listener> ListenAtAll(const std::string& addresses);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_NET_LISTENER_H_

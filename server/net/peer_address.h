@@ -1,6 +1,7 @@
 // The other end of a connection.
 
-#pragma once
+#ifndef NORMD_SERVER_NET_PEER_ADDRESS_H_
+#define NORMD_SERVER_NET_PEER_ADDRESS_H_
 
 #include <sys/socket.h>
 
@@ -24,3 +25,5 @@ struct PeerAddress {
 PeerAddress PeerAddressOf(const sockaddr_storage& address);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_NET_PEER_ADDRESS_H_

@@ -1,6 +1,7 @@
 // What the system lets this process have.
 
-#pragma once
+#ifndef NORMD_SERVER_NET_PROCESS_LIMITS_H_
+#define NORMD_SERVER_NET_PROCESS_LIMITS_H_
 
 #include <cstdint>
 #include <limits>
@@ -37,3 +38,5 @@ std::int64_t SetLittleAside();
 std::int64_t HeapBytes();
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_NET_PROCESS_LIMITS_H_

@@ -1,6 +1,7 @@
 // Log lines about refused connections, of which there may be many.
 
-#pragma once
+#ifndef NORMD_SERVER_NET_REFUSAL_LOG_H_
+#define NORMD_SERVER_NET_REFUSAL_LOG_H_
 
 #include <cstdint>
 #include <string>
@@ -22,3 +23,5 @@ class RefusalLog {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_NET_REFUSAL_LOG_H_

@@ -1,6 +1,7 @@
 // Notifications to the service manager that started the process.
 
-#pragma once
+#ifndef NORMD_SERVER_NET_SERVICE_MANAGER_H_
+#define NORMD_SERVER_NET_SERVICE_MANAGER_H_
 
 #include "absl/strings/string_view.h"
 
@@ -13,3 +14,5 @@ namespace normd {
 void NotifyServiceManager(absl::string_view state);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_NET_SERVICE_MANAGER_H_

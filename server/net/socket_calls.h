@@ -1,7 +1,8 @@
 // System calls on non-blocking sockets whose failure shows later, when the socket is read or
 // awaited.
 
-#pragma once
+#ifndef NORMD_SERVER_NET_SOCKET_CALLS_H_
+#define NORMD_SERVER_NET_SOCKET_CALLS_H_
 
 #include <sys/socket.h>
 #include <sys/types.h>
@@ -34,3 +35,5 @@ void RefuseDescriptors(int socket);
 void ShutDownUnread(int socket);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_NET_SOCKET_CALLS_H_

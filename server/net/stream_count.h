@@ -1,6 +1,7 @@
 // The number of a connection's streams, from its owner, and when to ask for it again.
 
-#pragma once
+#ifndef NORMD_SERVER_NET_STREAM_COUNT_H_
+#define NORMD_SERVER_NET_STREAM_COUNT_H_
 
 #include <chrono>
 #include <cstdint>
@@ -69,3 +70,5 @@ class WaitingStreams {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_NET_STREAM_COUNT_H_

@@ -1,6 +1,7 @@
 // The kernel's counters of a TCP connection.
 
-#pragma once
+#ifndef NORMD_SERVER_NET_TCP_COUNTERS_H_
+#define NORMD_SERVER_NET_TCP_COUNTERS_H_
 
 #include <cstdint>
 
@@ -18,3 +19,5 @@ struct TcpCounters {
 TcpCounters ReadTcpCounters(int socket);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_NET_TCP_COUNTERS_H_

@@ -1,6 +1,7 @@
 // The opening of a TLS connection: the client's hello.
 
-#pragma once
+#ifndef NORMD_SERVER_NET_TLS_OPENING_H_
+#define NORMD_SERVER_NET_TLS_OPENING_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -40,3 +41,5 @@ TlsOpening JudgeTlsOpening(absl::string_view bytes, std::uint16_t min_version);
 std::string TlsRefusal(TlsOpening::State state);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_NET_TLS_OPENING_H_

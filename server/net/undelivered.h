@@ -1,7 +1,8 @@
 // The received bytes of a connection that have not reached the service: gRPC holds them for
 // messages that are half sent or unread. Pure: time and counts are given.
 
-#pragma once
+#ifndef NORMD_SERVER_NET_UNDELIVERED_H_
+#define NORMD_SERVER_NET_UNDELIVERED_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -82,3 +83,5 @@ class Undelivered {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_NET_UNDELIVERED_H_

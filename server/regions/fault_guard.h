@@ -8,7 +8,8 @@
 //
 // A SIGBUS elsewhere keeps its previous action, which by default ends the process.
 
-#pragma once
+#ifndef NORMD_SERVER_REGIONS_FAULT_GUARD_H_
+#define NORMD_SERVER_REGIONS_FAULT_GUARD_H_
 
 #include <atomic>
 #include <cstddef>
@@ -40,3 +41,5 @@ class FaultGuard {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_REGIONS_FAULT_GUARD_H_

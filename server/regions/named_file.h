@@ -1,6 +1,7 @@
 // The file of a region that a client names: a POSIX shared memory object.
 
-#pragma once
+#ifndef NORMD_SERVER_REGIONS_NAMED_FILE_H_
+#define NORMD_SERVER_REGIONS_NAMED_FILE_H_
 
 #include <string>
 
@@ -26,3 +27,5 @@ absl::StatusOr<SharedFile> OpenNamedFile(const std::string& folder, absl::string
                                          absl::string_view prefix);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_REGIONS_NAMED_FILE_H_

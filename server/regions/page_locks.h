@@ -5,7 +5,8 @@
 // waits: earlier ones are computed without the lock. The thread also unmaps the regions that it has
 // locked.
 
-#pragma once
+#ifndef NORMD_SERVER_REGIONS_PAGE_LOCKS_H_
+#define NORMD_SERVER_REGIONS_PAGE_LOCKS_H_
 
 #include <atomic>
 #include <chrono>
@@ -137,3 +138,5 @@ class PageLocks {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_REGIONS_PAGE_LOCKS_H_

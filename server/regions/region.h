@@ -1,7 +1,8 @@
 // Memory that a client shares with the server: a mapped part of its file, or its memory on a
 // device.
 
-#pragma once
+#ifndef NORMD_SERVER_REGIONS_REGION_H_
+#define NORMD_SERVER_REGIONS_REGION_H_
 
 #include <sys/types.h>
 
@@ -124,3 +125,5 @@ class Region {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_REGIONS_REGION_H_

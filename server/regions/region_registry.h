@@ -1,6 +1,7 @@
 // The regions that clients have registered, by owner and name.
 
-#pragma once
+#ifndef NORMD_SERVER_REGIONS_REGION_REGISTRY_H_
+#define NORMD_SERVER_REGIONS_REGION_REGISTRY_H_
 
 #include <cstdint>
 #include <memory>
@@ -132,3 +133,5 @@ class RegionRegistry {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_REGIONS_REGION_REGISTRY_H_

@@ -1,6 +1,7 @@
 // gRPC's information about a call before its first message.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_CALL_ARRIVAL_H_
+#define NORMD_SERVER_RPC_CALL_ARRIVAL_H_
 
 #include <grpc/support/time.h>
 
@@ -56,3 +57,5 @@ CallArrival ArrivalOf(grpc::CallbackServerContext& context, Method method,
                       AcceptEnvironment& environment);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_CALL_ARRIVAL_H_

@@ -1,6 +1,7 @@
 // The parts that the calls of all gRPC services share.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_CALL_ENVIRONMENT_H_
+#define NORMD_SERVER_RPC_CALL_ENVIRONMENT_H_
 
 #include <chrono>
 #include <cstddef>
@@ -39,3 +40,5 @@ struct CallEnvironment {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_CALL_ENVIRONMENT_H_

@@ -1,6 +1,7 @@
 // The messages of control calls: parses requests, serializes responses.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_CONTROL_MESSAGES_H_
+#define NORMD_SERVER_RPC_CONTROL_MESSAGES_H_
 
 #include <type_traits>
 
@@ -48,3 +49,5 @@ absl::Status ServeControl(ControlCall& call, grpc::CallbackServerContext& contex
 }
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_CONTROL_MESSAGES_H_

@@ -1,7 +1,8 @@
 // The credentials of the gRPC server, which outlive it. A call with more than 256 entries of
 // metadata gets INVALID_ARGUMENT before gRPC waits for its message.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_CREDENTIALS_H_
+#define NORMD_SERVER_RPC_CREDENTIALS_H_
 
 #include <memory>
 
@@ -17,3 +18,5 @@ std::shared_ptr<grpc::ServerCredentials> MakePlainCredentials();
 std::shared_ptr<grpc::ServerCredentials> MakeTlsCredentials(const CertificateStore& store);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_CREDENTIALS_H_

@@ -8,7 +8,8 @@
 // Finish. After it the driver touches nothing of the call: gRPC calls OnDone when the handlers have
 // returned, and that drops the call's own reference.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_DRIVEN_STREAM_H_
+#define NORMD_SERVER_RPC_DRIVEN_STREAM_H_
 
 #include <memory>
 #include <new>
@@ -109,3 +110,5 @@ DrivenStream* BeginStream(Args&... args) {
 }
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_DRIVEN_STREAM_H_

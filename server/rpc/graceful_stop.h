@@ -1,6 +1,7 @@
 // The ordered end of the server.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_GRACEFUL_STOP_H_
+#define NORMD_SERVER_RPC_GRACEFUL_STOP_H_
 
 #include <chrono>
 #include <functional>
@@ -75,3 +76,5 @@ class GracefulStop {
 void RetireService(Readiness& readiness, Admission& admission, BatchQueue& queue);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_GRACEFUL_STOP_H_

@@ -1,6 +1,7 @@
 // grpc.health.v1.Health. gRPC's own implementation never forgets a name, and models come and go.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_HEALTH_SERVICE_H_
+#define NORMD_SERVER_RPC_HEALTH_SERVICE_H_
 
 #include <functional>
 #include <map>
@@ -64,3 +65,5 @@ class HealthService final : public HealthServiceBase {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_HEALTH_SERVICE_H_

@@ -1,7 +1,8 @@
 // Converts between the Open Inference Protocol's ModelInfer messages and the accept path's
 // descriptions.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_INFER_MESSAGES_H_
+#define NORMD_SERVER_RPC_INFER_MESSAGES_H_
 
 #include <string>
 
@@ -32,3 +33,5 @@ class InferCodec final : public MessageCodec {
 grpc::ByteBuffer EncodeInferError(absl::string_view message, absl::string_view id);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_INFER_MESSAGES_H_

@@ -1,6 +1,7 @@
 // inference.GRPCInferenceService, the Open Inference Protocol with Triton's extensions, over gRPC.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_INFER_SERVICE_H_
+#define NORMD_SERVER_RPC_INFER_SERVICE_H_
 
 #include "absl/status/status.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -41,3 +42,5 @@ class InferService final : public RawService {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_INFER_SERVICE_H_

@@ -11,7 +11,8 @@
 //
 // Finish comes after every request's `done`.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_INFER_STREAM_H_
+#define NORMD_SERVER_RPC_INFER_STREAM_H_
 
 #include <cstddef>
 #include <deque>
@@ -95,3 +96,5 @@ class InferStream final : public DrivenStream {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_INFER_STREAM_H_

@@ -1,6 +1,7 @@
 // A long list, serialized once for all callers who may get the same one.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_KEPT_LIST_H_
+#define NORMD_SERVER_RPC_KEPT_LIST_H_
 
 #include <cstdint>
 #include <optional>
@@ -42,3 +43,5 @@ class KeptList {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_KEPT_LIST_H_

@@ -1,6 +1,7 @@
 // The logs of gRPC and Protobuf.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_LIBRARY_LOG_H_
+#define NORMD_SERVER_RPC_LIBRARY_LOG_H_
 
 namespace normd {
 
@@ -10,3 +11,5 @@ namespace normd {
 void PassOnLibraryLogs();
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_LIBRARY_LOG_H_

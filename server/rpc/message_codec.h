@@ -1,6 +1,7 @@
 // A protocol's messages for one unary method that normalizes.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_MESSAGE_CODEC_H_
+#define NORMD_SERVER_RPC_MESSAGE_CODEC_H_
 
 #include <string>
 
@@ -30,3 +31,5 @@ class MessageCodec {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_MESSAGE_CODEC_H_

@@ -1,7 +1,8 @@
 // One request, from gRPC's message to the message with its response: the common part of a unary
 // call and a request in a stream of requests.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_MESSAGE_EXCHANGE_H_
+#define NORMD_SERVER_RPC_MESSAGE_EXCHANGE_H_
 
 #include <memory>
 #include <vector>
@@ -38,3 +39,5 @@ class MessageExchange : public Exchange {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_MESSAGE_EXCHANGE_H_

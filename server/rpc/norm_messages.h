@@ -1,6 +1,7 @@
 // Converts between normd.v1's messages and the accept path's descriptions.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_NORM_MESSAGES_H_
+#define NORMD_SERVER_RPC_NORM_MESSAGES_H_
 
 #include <cstdint>
 #include <string>
@@ -33,3 +34,5 @@ struct StreamTotals {
 std::string EncodeStreamTrailer(const StreamTotals& totals);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_NORM_MESSAGES_H_

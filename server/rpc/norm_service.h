@@ -1,6 +1,7 @@
 // normd.v1.NormService over gRPC.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_NORM_SERVICE_H_
+#define NORMD_SERVER_RPC_NORM_SERVICE_H_
 
 #include <cstdint>
 #include <string>
@@ -56,3 +57,5 @@ class NormService final : public RawService {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_NORM_SERVICE_H_

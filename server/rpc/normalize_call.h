@@ -13,7 +13,8 @@
 // the request still waits. So `this` is valid in all of them, and for the request, whose views and
 // flag point into this object, until `done` has returned.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_NORMALIZE_CALL_H_
+#define NORMD_SERVER_RPC_NORMALIZE_CALL_H_
 
 #include "absl/status/status.h"
 #include "grpcpp/server_context.h"
@@ -69,3 +70,5 @@ class NormalizeCall final : public UnaryCall {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_NORMALIZE_CALL_H_

@@ -1,6 +1,7 @@
 // The pieces of a stream, from their arrival to the last chunk of their results.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_PIECE_LINE_H_
+#define NORMD_SERVER_RPC_PIECE_LINE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -78,3 +79,5 @@ class PieceLine {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_PIECE_LINE_H_

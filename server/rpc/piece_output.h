@@ -1,6 +1,7 @@
 // A piece's results in the form in which a stream sends them.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_PIECE_OUTPUT_H_
+#define NORMD_SERVER_RPC_PIECE_OUTPUT_H_
 
 #include <cstdint>
 #include <memory>
@@ -46,3 +47,5 @@ class PieceOutput {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_PIECE_OUTPUT_H_

@@ -1,6 +1,7 @@
 // The Open Inference Protocol's health paths over HTTP, for probes and gateways.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_PROBES_H_
+#define NORMD_SERVER_RPC_PROBES_H_
 
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
@@ -29,3 +30,5 @@ ServerFacts FactsOf(const Readiness& readiness, const ModelRegistry& registry, T
 int PathRefusal(const PathRequest& request, const Authorizer& authorizer);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_PROBES_H_

@@ -1,6 +1,7 @@
 // A gRPC service whose methods take and give bytes.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_RAW_SERVICE_H_
+#define NORMD_SERVER_RPC_RAW_SERVICE_H_
 
 #include <cstdint>
 #include <deque>
@@ -86,3 +87,5 @@ class RawService : public grpc::Service {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_RAW_SERVICE_H_

@@ -1,7 +1,8 @@
 // Whether the server is ready: the one place that decides it for grpc.health.v1, GetServerInfo, the
 // Open Inference Protocol over gRPC and HTTP, and the gauge normd_ready.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_READINESS_H_
+#define NORMD_SERVER_RPC_READINESS_H_
 
 #include <set>
 #include <string>
@@ -71,3 +72,5 @@ class Readiness {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_READINESS_H_

@@ -1,6 +1,7 @@
 // A message that gRPC has received.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_RECEIVED_MESSAGE_H_
+#define NORMD_SERVER_RPC_RECEIVED_MESSAGE_H_
 
 #include <cstdint>
 #include <vector>
@@ -41,3 +42,5 @@ absl::Status ParseControl(grpc::CallbackServerContext& context, const grpc::Byte
                           google::protobuf::MessageLite& parsed);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_RECEIVED_MESSAGE_H_

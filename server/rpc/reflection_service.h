@@ -1,6 +1,7 @@
 // grpc.reflection.v1.ServerReflection, and v1alpha's. gRPC's own cannot check the caller's rights.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_REFLECTION_SERVICE_H_
+#define NORMD_SERVER_RPC_REFLECTION_SERVICE_H_
 
 #include <string>
 #include <utility>
@@ -60,3 +61,5 @@ struct ReflectionServices {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_REFLECTION_SERVICE_H_

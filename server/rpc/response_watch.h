@@ -1,6 +1,7 @@
 // Drops clients that do not take a response.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_RESPONSE_WATCH_H_
+#define NORMD_SERVER_RPC_RESPONSE_WATCH_H_
 
 #include <array>
 #include <atomic>
@@ -64,3 +65,5 @@ class ResponseWatch {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_RESPONSE_WATCH_H_

@@ -1,6 +1,7 @@
 // A gRPC service that the server serves.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_SERVED_SERVICE_H_
+#define NORMD_SERVER_RPC_SERVED_SERVICE_H_
 
 #include <string>
 
@@ -16,3 +17,5 @@ struct ServedService {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_SERVED_SERVICE_H_

@@ -1,6 +1,7 @@
 // The gRPC server: its port and connections, its channel settings, health and reflection.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_SERVER_H_
+#define NORMD_SERVER_RPC_SERVER_H_
 
 #include <algorithm>
 #include <chrono>
@@ -124,3 +125,5 @@ class Server {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_SERVER_H_

@@ -1,6 +1,7 @@
 // Converts a client's status to gRPC's, once, at the edge.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_STATUS_H_
+#define NORMD_SERVER_RPC_STATUS_H_
 
 #include "absl/status/status.h"
 #include "base/clock.h"
@@ -16,3 +17,5 @@ grpc::Status ToGrpc(const absl::Status& status, Duration retry_after,
                     grpc::CallbackServerContext& context);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_STATUS_H_

@@ -9,7 +9,8 @@
 // alarm of a full queue. The client's turn is bounded also after Finish, until it has taken the
 // end.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_STREAM_CALL_H_
+#define NORMD_SERVER_RPC_STREAM_CALL_H_
 
 #include <cstdint>
 #include <initializer_list>
@@ -112,3 +113,5 @@ class StreamCall final : public DrivenStream, public Admission::Waiter {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_STREAM_CALL_H_

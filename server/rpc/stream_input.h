@@ -1,6 +1,7 @@
 // A NormalizeStream's messages in order: the header, then chunks of the tensors' bytes.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_STREAM_INPUT_H_
+#define NORMD_SERVER_RPC_STREAM_INPUT_H_
 
 #include <cstdint>
 #include <vector>
@@ -52,3 +53,5 @@ class StreamInput {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_STREAM_INPUT_H_

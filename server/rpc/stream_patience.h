@@ -1,6 +1,7 @@
 // The time for which a stream's client may keep the server waiting. Pure: time is given.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_STREAM_PATIENCE_H_
+#define NORMD_SERVER_RPC_STREAM_PATIENCE_H_
 
 #include "absl/status/status.h"
 #include "base/clock.h"
@@ -42,3 +43,5 @@ class StreamPatience {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_STREAM_PATIENCE_H_

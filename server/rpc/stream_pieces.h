@@ -1,6 +1,7 @@
 // Distributes a stream's arriving bytes to the pieces of its tensors.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_STREAM_PIECES_H_
+#define NORMD_SERVER_RPC_STREAM_PIECES_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -76,3 +77,5 @@ class PieceAssembler {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_STREAM_PIECES_H_

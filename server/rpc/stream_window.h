@@ -1,6 +1,7 @@
 // The bytes that a stream has inside, and the room for more. Pure.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_STREAM_WINDOW_H_
+#define NORMD_SERVER_RPC_STREAM_WINDOW_H_
 
 #include <cstdint>
 #include <limits>
@@ -86,3 +87,5 @@ class StreamWindow {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_STREAM_WINDOW_H_

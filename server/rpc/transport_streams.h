@@ -1,6 +1,7 @@
 // The number of streams that gRPC holds of each of a server's connections.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_TRANSPORT_STREAMS_H_
+#define NORMD_SERVER_RPC_TRANSPORT_STREAMS_H_
 
 #include <cstdint>
 #include <optional>
@@ -36,3 +37,5 @@ class TransportStreams {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_TRANSPORT_STREAMS_H_

@@ -1,6 +1,7 @@
 // The common part of all services' unary calls: their arrival and their end.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_UNARY_CALL_H_
+#define NORMD_SERVER_RPC_UNARY_CALL_H_
 
 #include <cstddef>
 #include <new>
@@ -60,3 +61,5 @@ Call* NewCall(Args&&... args) {
 }
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_UNARY_CALL_H_

@@ -1,6 +1,7 @@
 // A control call over gRPC.
 
-#pragma once
+#ifndef NORMD_SERVER_RPC_UNARY_CONTROL_CALL_H_
+#define NORMD_SERVER_RPC_UNARY_CONTROL_CALL_H_
 
 #include <cstddef>
 #include <optional>
@@ -40,3 +41,5 @@ class UnaryControlCall final : public UnaryCall, public ControlCall {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_UNARY_CONTROL_CALL_H_

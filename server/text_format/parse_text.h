@@ -1,6 +1,7 @@
 // Files in protobuf's text format, with errors in the words of their schema.
 
-#pragma once
+#ifndef NORMD_SERVER_TEXT_FORMAT_PARSE_TEXT_H_
+#define NORMD_SERVER_TEXT_FORMAT_PARSE_TEXT_H_
 
 #include <cstddef>
 #include <string>
@@ -48,3 +49,5 @@ std::string PlaceInText(const google::protobuf::Message& parsed,
 std::string ListValues(const google::protobuf::EnumDescriptor& values);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_TEXT_FORMAT_PARSE_TEXT_H_

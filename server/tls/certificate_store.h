@@ -1,6 +1,7 @@
 // The server's certificate, which follows its files.
 
-#pragma once
+#ifndef NORMD_SERVER_TLS_CERTIFICATE_STORE_H_
+#define NORMD_SERVER_TLS_CERTIFICATE_STORE_H_
 
 #include <cstdint>
 #include <functional>
@@ -79,3 +80,5 @@ class CertificateStore {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_TLS_CERTIFICATE_STORE_H_

@@ -1,6 +1,7 @@
 // OpenSSL's objects and errors in C++.
 
-#pragma once
+#ifndef NORMD_SERVER_TLS_OPENSSL_H_
+#define NORMD_SERVER_TLS_OPENSSL_H_
 
 #include <openssl/bio.h>
 #include <openssl/evp.h>
@@ -32,3 +33,5 @@ BioPtr OpensslReader(absl::string_view text);
 std::string OpensslReason();
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_TLS_OPENSSL_H_

@@ -1,6 +1,7 @@
 // OpenSSL's side of a server's TLS.
 
-#pragma once
+#ifndef NORMD_SERVER_TLS_TLS_CONTEXT_H_
+#define NORMD_SERVER_TLS_TLS_CONTEXT_H_
 
 #include <openssl/ssl.h>
 
@@ -28,3 +29,5 @@ absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeTlsContext(const TlsMaterial& mater
                                                         const TlsPolicy& policy);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_TLS_TLS_CONTEXT_H_

@@ -1,6 +1,7 @@
 // The files that a TLS server needs, read and checked before use.
 
-#pragma once
+#ifndef NORMD_SERVER_TLS_TLS_FILES_H_
+#define NORMD_SERVER_TLS_TLS_FILES_H_
 
 #include <array>
 #include <cstdint>
@@ -43,3 +44,5 @@ TlsFileStamps StampsOf(const TlsFiles& files);
 absl::StatusOr<TlsMaterial> LoadTlsMaterial(const TlsFiles& files, absl::Time now);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_TLS_TLS_FILES_H_

@@ -1,6 +1,7 @@
 // The state that a CUDA device shares with its streams and its memory.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_CUDA_CUDA_CONTEXT_H_
+#define NORMD_SERVER_EXEC_CUDA_CUDA_CONTEXT_H_
 
 #include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
@@ -78,3 +79,5 @@ class CudaContext {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_CUDA_CUDA_CONTEXT_H_

@@ -1,6 +1,7 @@
 // CUDA's implementations of the seams: devices, and the memory that clients share with them.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_CUDA_CUDA_DEVICE_H_
+#define NORMD_SERVER_EXEC_CUDA_CUDA_DEVICE_H_
 
 #include <memory>
 #include <vector>
@@ -25,3 +26,5 @@ std::unique_ptr<PageLocker> CreateCudaPageLocker(std::vector<int> used);
 absl::StatusOr<std::unique_ptr<SharedDeviceMemory>> CreateCudaSharedMemory(std::vector<int> used);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_CUDA_CUDA_DEVICE_H_

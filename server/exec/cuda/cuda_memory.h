@@ -1,6 +1,7 @@
 // Memory of a CUDA device, and host memory that it can address.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_CUDA_CUDA_MEMORY_H_
+#define NORMD_SERVER_EXEC_CUDA_CUDA_MEMORY_H_
 
 #include <cstddef>
 #include <memory>
@@ -38,3 +39,5 @@ class CudaMemory {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_CUDA_CUDA_MEMORY_H_

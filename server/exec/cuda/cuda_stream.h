@@ -1,6 +1,7 @@
 // A stream of a CUDA device behind the seam.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_CUDA_CUDA_STREAM_H_
+#define NORMD_SERVER_EXEC_CUDA_CUDA_STREAM_H_
 
 #include <cstddef>
 #include <memory>
@@ -19,3 +20,5 @@ absl::StatusOr<std::unique_ptr<DeviceStream>> CreateCudaStream(std::shared_ptr<C
                                                                std::size_t largest_launch_bytes);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_CUDA_CUDA_STREAM_H_

@@ -4,7 +4,8 @@
 //
 // Memory, streams and marks are owned by RAII objects that must go before their device.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_H_
+#define NORMD_SERVER_EXEC_DEVICE_DEVICE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -134,3 +135,5 @@ class DeviceRange {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_DEVICE_H_

@@ -1,7 +1,8 @@
 // The backend over accelerators: several lanes on each device, one pinned pool per device, and each
 // model's parameters on all of them.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_BACKEND_H_
+#define NORMD_SERVER_EXEC_DEVICE_DEVICE_BACKEND_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -99,3 +100,5 @@ class DeviceBackend final : public Backend {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_DEVICE_BACKEND_H_

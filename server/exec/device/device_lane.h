@@ -11,7 +11,8 @@
 // other lanes retire at their next batch. Such an INTERNAL says that another attempt may succeed at
 // once (base/retry_after.h): on another lane, or on another server.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_LANE_H_
+#define NORMD_SERVER_EXEC_DEVICE_DEVICE_LANE_H_
 
 #include <cstddef>
 #include <memory>
@@ -78,3 +79,5 @@ class DeviceLane final : public Lane {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_DEVICE_LANE_H_

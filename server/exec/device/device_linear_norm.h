@@ -1,6 +1,7 @@
 // The contract of kernels/linear_norm.h on devices.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_LINEAR_NORM_H_
+#define NORMD_SERVER_EXEC_DEVICE_DEVICE_LINEAR_NORM_H_
 
 #include <array>
 #include <cstddef>
@@ -67,3 +68,5 @@ class DeviceLinearNorm final : public DeviceProgram {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_DEVICE_LINEAR_NORM_H_

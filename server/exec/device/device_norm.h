@@ -1,6 +1,7 @@
 // The contract of kernels/norm.h on devices.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_NORM_H_
+#define NORMD_SERVER_EXEC_DEVICE_DEVICE_NORM_H_
 
 #include <memory>
 #include <vector>
@@ -45,3 +46,5 @@ class DeviceNorm final : public DeviceProgram {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_DEVICE_NORM_H_

@@ -2,7 +2,8 @@
 // with the model's parameters on every device. Each contract has a pair of files that derive from
 // the class here.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_PROGRAM_H_
+#define NORMD_SERVER_EXEC_DEVICE_DEVICE_PROGRAM_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -55,3 +56,5 @@ class DeviceProgram : public BackendState {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_DEVICE_PROGRAM_H_

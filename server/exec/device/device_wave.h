@@ -1,7 +1,8 @@
 // A batch's way through a lane: the requests that fit into its device memory together, and the
 // places of their tensors.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_WAVE_H_
+#define NORMD_SERVER_EXEC_DEVICE_DEVICE_WAVE_H_
 
 #include <cstddef>
 #include <memory>
@@ -109,3 +110,5 @@ class DeviceWaves {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_DEVICE_WAVE_H_

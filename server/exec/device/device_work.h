@@ -1,6 +1,7 @@
 // The two ways in which a lane computes a wave.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_WORK_H_
+#define NORMD_SERVER_EXEC_DEVICE_DEVICE_WORK_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -60,3 +61,5 @@ absl::Status RunPieces(const DeviceWork& work, const CutRule& cut, std::int64_t 
                        DeviceWave& wave);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_DEVICE_WORK_H_

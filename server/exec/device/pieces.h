@@ -1,7 +1,8 @@
 // Cuts a batch in device memory into pieces of whole rows that are copied in, computed and copied
 // out on their own, so that a large batch overlaps with itself. Pure.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_DEVICE_PIECES_H_
+#define NORMD_SERVER_EXEC_DEVICE_PIECES_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -49,3 +50,5 @@ std::vector<Piece> CutIntoPieces(const CutRule& cut, absl::Span<const Geometry> 
                                  std::int64_t target_bytes);
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_PIECES_H_

@@ -1,7 +1,8 @@
 // Pinned memory for responses, allocated once at start. A response leaves the server from the block
 // to which the device wrote it; the block returns when the transport has sent it.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_DEVICE_PINNED_POOL_H_
+#define NORMD_SERVER_EXEC_DEVICE_PINNED_POOL_H_
 
 #include <cstddef>
 #include <memory>
@@ -39,3 +40,5 @@ class PinnedPool {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_PINNED_POOL_H_

@@ -1,6 +1,7 @@
 // Stages the inputs of requests in pinned memory.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_DEVICE_PINNED_STAGER_H_
+#define NORMD_SERVER_EXEC_DEVICE_PINNED_STAGER_H_
 
 #include <cstdint>
 
@@ -30,3 +31,5 @@ class PinnedStager final : public InputStager {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_PINNED_STAGER_H_

@@ -1,6 +1,7 @@
 // The memory of a lane's results.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_DEVICE_RESULT_MEMORY_H_
+#define NORMD_SERVER_EXEC_DEVICE_RESULT_MEMORY_H_
 
 #include <cstddef>
 #include <optional>
@@ -37,3 +38,5 @@ class ResultMemory {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_RESULT_MEMORY_H_

@@ -1,7 +1,8 @@
 // Several devices, and requests that name memory of one of them: a batch may hold requests of any,
 // and the lane that takes it lets each be computed on the device of its tensors.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_DEVICE_ROUTED_LANE_H_
+#define NORMD_SERVER_EXEC_DEVICE_ROUTED_LANE_H_
 
 #include <map>
 #include <memory>
@@ -53,3 +54,5 @@ class RoutedLane final : public Lane {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_ROUTED_LANE_H_

@@ -1,6 +1,7 @@
 // Pinned memory that carries the slices of requests to a device.
 
-#pragma once
+#ifndef NORMD_SERVER_EXEC_DEVICE_STAGING_H_
+#define NORMD_SERVER_EXEC_DEVICE_STAGING_H_
 
 #include <cstddef>
 #include <deque>
@@ -76,3 +77,5 @@ class Staging {
 };
 
 }  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_STAGING_H_
