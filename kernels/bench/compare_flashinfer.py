@@ -192,7 +192,8 @@ class BatchTensors(ctypes.Structure):
                 ("residual_out", ctypes.c_void_p), ("params", ctypes.c_void_p),
                 ("other_to_style_tensor", ctypes.c_void_p * 7), ("style_spatial", ctypes.c_int64),
                 ("mean_out", ctypes.c_void_p), ("rstd_out", ctypes.c_void_p),
-                ("scale_out", ctypes.c_void_p), ("spatial_runs", ctypes.c_int64 * 4)]
+                ("scale_out", ctypes.c_void_p), ("spatial_runs", ctypes.c_int64 * 4),
+                ("x_pitch", ctypes.c_int64), ("y_pitch", ctypes.c_int64)]
 
 
 class Batch(ctypes.Structure):

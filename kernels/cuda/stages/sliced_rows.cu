@@ -312,7 +312,7 @@ bool TakesSlicedRows(const Launch& launch, const StageBatch& batch) {
 bool TakesOtherLeanRows(const Launch& launch, const StageBatch& batch) {
   const Plan& plan = launch.plan;
   if (plan.warps == 0 || plan.blocks_per_row != 1 || plan.vectors != kFewVectors ||
-      plan.places != RowPlaces::kTogether || !SlicesRows(launch.spec) || ScalesFirst(launch.spec) ||
+      plan.places != RowPlaces::kTogether || !SlicesRows(launch.spec) || batch.scaled_first ||
       launch.limits.compute_capability < 80) {
     return false;
   }
