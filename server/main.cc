@@ -363,8 +363,6 @@ int Serve(const ServerConfig& config, ServerLog& log) {
   if (!exposer.ok()) return queue.Close(), StartFailed(exposer.status());
   const auto rest = RestServerOf(config, certificates->get(), rest_environment, shared.descriptors);
   if (!rest.ok()) return queue.Close(), StartFailed(rest.status());
-  // And never shut down, which takes 10 s where a response once had to wait for its reader.
-  grpc_init();
   auto server = Server::Start(ServingOf(config, certificates->get(), shared.descriptors),
                               {service.served(), infer_service.served()}, environment, readiness);
   if (!server.ok()) return queue.Close(), StartFailed(server.status());
@@ -435,6 +433,8 @@ int main(int argc, char** argv) {
       line->config.log_format == "json" ? normd::LogFormat::kJson : normd::LogFormat::kText);
   normd::PassOnLibraryLogs();
   const auto fitted = normd::FittedToProcess(line->config);
+  // gRPC is not shut down: that takes 10 s where a response once had to wait for its reader.
+  grpc_init();
   const int code = fitted.ok() ? normd::Serve(*fitted, log) : normd::StartFailed(fitted.status());
   log.Flush();
   std::_Exit(code);  // Threads of gRPC's may be left.

@@ -29,7 +29,7 @@ MIB = 1 << 20
 MEMORY_SLACK_MIB = 64
 SETTLE_SECONDS = 60
 P99_FACTOR = 2.0
-# Of a closed loop that looks whether anyone is served; what measures latencies takes longer.
+# A closed loop that looks whether anyone is served; what measures latencies takes longer.
 BRIEF_SECONDS = 0.1
 
 SCENARIOS = []

@@ -40,6 +40,11 @@ class Setup:
         seconds = short_s if self.short else math.ceil(1.02 * LONG / self.rate)
         return f"--rate={self.rate}", f"--duration={seconds}s"
 
+    def beside(self, short_s):
+        """For what does not depend on the load: in the short form little, which leaves the machine to
+        other tests."""
+        return self.steady(short_s) if self.short else self.full(short_s)
+
     @contextlib.contextmanager
     def fleet(self, count=3, flags=(), repository=None):
         with network.Network() as net:

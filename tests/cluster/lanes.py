@@ -38,9 +38,9 @@ class Failing:
         require("the last lane has failed" in self.replica.log(), self.replica.log())
         had = self.replica.answered()
         before = [one.answered() for one in self.others]
-        time.sleep(0.5)
-        require(all(one.answered() > count for one, count in zip(self.others, before)),
-                "the other replicas have not answered")
+        await_until(lambda: all(one.answered() > count
+                                for one, count in zip(self.others, before)),
+                    "the other replicas have not answered")
         require(self.replica.answered() == had, "it answers without a lane")
 
     def replace(self):

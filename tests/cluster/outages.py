@@ -22,7 +22,7 @@ def restart_each(fleet, load):
 @scenario("rolling update at full load: nothing is lost")
 def rolling(setup):
     with setup.fleet() as fleet:
-        load = fleet.load(*setup.full(12))
+        load = fleet.load(*setup.full(8))
         replaced = restart_each(fleet, load)
         result = load.result()
     require(replaced >= 2, "only", replaced, "replicas were replaced")

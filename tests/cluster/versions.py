@@ -14,7 +14,7 @@ def poisoned(setup):
         repository = pathlib.Path(folder, "models")
         shutil.copytree(setup.repository, repository)
         with setup.fleet(repository=repository) as fleet:
-            load = fleet.load(*setup.full(5))
+            load = fleet.load(*setup.beside(5))
             version = repository / "instance_norm_64/2"
             good = (repository / "instance_norm_64/1/params.safetensors").read_bytes()
             refused = 0
@@ -59,7 +59,7 @@ def poisoned_model(setup):
         model = repository / "instance_norm_64"
         good = (model / "1/params.safetensors").read_bytes()
         with setup.fleet(repository=repository, flags=("--model_poll_interval=250ms",)) as fleet:
-            load = fleet.load(*setup.full(14))
+            load = fleet.load(*setup.beside(14))
             time.sleep(2)  # The warm-up.
             for version, bad in poisons(good).items():
                 (model / f"{version}.tmp").mkdir()

@@ -129,8 +129,8 @@ class Check {
     }
     const std::int64_t length = RowLength(spec_, spatial);
     const bool rows = spec_.quantization_scale == QuantizationScale::kRow;
-    const std::int64_t block = rows ? length : kQuantizationBlock;
-    const std::int64_t scales = (length + block - 1) / block;  // Of a row.
+    const std::int64_t block = rows ? std::max<std::int64_t>(length, 1) : kQuantizationBlock;
+    const std::int64_t scales = (length + block - 1) / block;  // A row's.
     for (std::int64_t c = 0; c < spec_.channels; ++c) {
       const std::int64_t of_channel = interleaved ? places.OfChannel(c) : c * (first ? spatial : 1);
       for (std::int64_t s = 0; s < spatial; ++s) {
@@ -469,8 +469,8 @@ class Check {
   const double unit16_;  // One unit in the last place of a 16-bit type, 0 for others.
   const bool large_mean_;
   const bool of_magnitude_;
-  std::vector<Place> places_;           // Of a sample's elements.
-  std::int64_t rows_ = 0, scales_ = 0;  // Of a sample.
+  std::vector<Place> places_;           // For each place in a sample.
+  std::int64_t rows_ = 0, scales_ = 0;  // How many a sample has.
   std::vector<double> y_, u_, mean_, rstd_, row_error_, element_error_, factor_, offset_, error_;
 };
 
