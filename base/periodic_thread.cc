@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace normd {
@@ -22,9 +23,11 @@ PeriodicThread::~PeriodicThread() {
 
 void PeriodicThread::Loop() {
   const SteadyClock clock;
+  TimePoint next = clock.Now();
   for (;;) {
     work_();
-    const TimePoint next = clock.Now() + period_;
+    // Late work does not put off what follows, and what was missed is not made up for.
+    next = std::max(next + period_, clock.Now());
     MutexLock lock(mutex_);
     while (!ending_ && clock.Now() < next) ended_.WaitUntil(mutex_, next);
     if (ending_) return;

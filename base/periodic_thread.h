@@ -14,8 +14,8 @@ namespace normd {
 // Begins at once. The destructor waits for work in progress.
 class PeriodicThread {
  public:
-  // `name`: at most 15 characters, shown by the system for the thread. `period` passes between two
-  // calls of `work`, which must not throw.
+  // `name`: at most 15 characters, shown by the system for the thread. `work` begins once in each
+  // `period`, or follows at once if it takes longer, and must not throw.
   PeriodicThread(const char* name, Duration period, std::function<void()> work);
   ~PeriodicThread();
   PeriodicThread(const PeriodicThread&) = delete;

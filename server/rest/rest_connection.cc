@@ -13,6 +13,7 @@
 #include "boost/asio/ip/tcp.hpp"
 #include "boost/asio/post.hpp"
 #include "boost/asio/ssl/context.hpp"
+#include "boost/asio/ssl/error.hpp"
 #include "boost/asio/ssl/stream.hpp"
 #include "boost/asio/write.hpp"
 #include "boost/beast/core/flat_buffer.hpp"
@@ -70,6 +71,7 @@ class ConnectionOver final : public RestConnection,
     Expect(Phase::kOpening, options_.handshake_timeout);
     if constexpr (kTls) {
       stream_.async_handshake(asio::ssl::stream_base::server, [self = Self()](ErrorCode error) {
+        if (error) self->RecordFailedHandshake(error);
         if (error || self->ended_) return;
         self->certificate_ = VerifiedNamesOf(self->stream_.native_handle());
         self->Expect(Phase::kOpening, self->options_.handshake_timeout);
@@ -144,6 +146,19 @@ class ConnectionOver final : public RestConnection,
       return stream_.next_layer();
     } else {
       return stream_;
+    }
+  }
+
+  // What a client began with in place of TLS, or of a version that the server takes.
+  void RecordFailedHandshake(ErrorCode error) {
+    if (error.category() != asio::error::get_ssl_category()) return;
+    switch (ERR_GET_REASON(static_cast<unsigned long>(error.value()))) {
+      case SSL_R_HTTP_REQUEST:
+      case SSL_R_WRONG_VERSION_NUMBER:
+        return parts_.metrics.RecordEnded(ConnectionEnding::kNoTls);
+      case SSL_R_UNSUPPORTED_PROTOCOL:
+        return parts_.metrics.RecordEnded(ConnectionEnding::kOldTls);
+      default: return;
     }
   }
 

@@ -126,7 +126,7 @@ def shared_connection(context):
             for client, _ in streams:
                 while not any(isinstance(event, h2.events.DataReceived) for event in client.events):
                     require(client.pump(), "the stream's header is answered")
-            require(server.metric("normd_connections") == 1, "they share a connection")
+            require(server.metric("normd_connections", port="grpc") == 1, "they share a connection")
             said = {}
             for kib in (4, 9, 15, 17, 32, 48, 60):
                 with Connection(address) as other:

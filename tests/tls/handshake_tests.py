@@ -104,6 +104,19 @@ class Policies(unittest.TestCase):
             series = 'normd_connections_ended_total{port="grpc",reason="tls_version"}'
             self.assertEqual(metric(normd.metrics_port, files, series), 1)
 
+    def test_what_begins_wrongly_at_the_http_port_is_counted(self):
+        files = Files()
+        with Normd(*files.flags(), "--http_listen=127.0.0.1:0", "--tls_min_version=1.3") as normd:
+            port = normd.http_port
+            with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as plain:
+                plain.sendall(b"GET /v2 HTTP/1.1\r\n\r\n")
+                plain.recv(4096)
+            self.assertFalse(s_client(port, "-tls1_2")[0])
+            self.assertTrue(s_client(port, "-tls1_3")[0])
+            for reason in ("no_tls", "tls_version"):
+                series = f'normd_connections_ended_total{{port="http",reason="{reason}"}}'
+                self.assertEqual(metric(normd.metrics_port, files, series), 1, reason)
+
     def calls(self, normd, files, *, certificate):
         """How the clients fare, with a certificate of `files` or without one."""
         trust = [f"--tls_ca={files['ca.crt']}", "--timeout=20s", f"--server=localhost:{normd.port}"]

@@ -84,15 +84,17 @@ class Normd:
              "--lame_duck=0s", *flags],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, user=user)
         self.lines = []
-        self.port = self.admin_port = self.metrics_port = None
+        self.port = self.admin_port = self.http_port = self.metrics_port = None
         for line in self.process.stdout:
             self.lines.append(line)
             if match := re.search(
-                    r"serving: grpc=[^:]+:([^\s,]+)\S*(?: admin=\S+:(\d+))? metrics=\S+:(\d+)", line):
+                    r"serving: grpc=[^:]+:([^\s,]+)\S*(?: admin=\S+:(\d+))?"
+                    r" metrics=\S+:(\d+)(?: http=\S+:(\d+))?", line):
                 # A unix socket's path, where that is the first that it serves at.
                 self.port = int(match.group(1)) if match.group(1).isdecimal() else match.group(1)
                 self.admin_port = int(match.group(2)) if match.group(2) else None
                 self.metrics_port = int(match.group(3))
+                self.http_port = int(match.group(4)) if match.group(4) else None
                 break
         else:
             self.process.wait(timeout=LIMIT_S)
