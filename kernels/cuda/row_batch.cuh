@@ -46,6 +46,10 @@ struct RowSegment {
   void* rstd_out;
 };
 
+// How the samples of a launch lie. A template argument, because kernels that look for gaps at run
+// time spill more registers.
+enum class Samples { kTogether, kBetweenGaps };
+
 // As many segments as fit, with the rest, into the 4 KiB of kernel parameters that every device
 // has.
 inline constexpr int kMaxRowSegments = 36;
@@ -56,7 +60,7 @@ struct RowBatch {
   int segment_count;
   std::uint32_t rows;  // Below 2^31.
   Divisor groups;
-  bool has_gaps;  // Between samples; FindRow takes none.
+  bool has_gaps;  // Between samples.
   std::int64_t channels_per_group;
   ParamVector gamma;
   ParamVector beta;
@@ -123,16 +127,11 @@ __device__ inline const RowSegment& FindSegment(const RowBatch& batch, std::uint
   return batch.segments[low];
 }
 
+template <Samples kSamples = Samples::kTogether>
 __device__ inline Row FindRow(const RowBatch& batch, std::uint32_t index) {
   const RowSegment& segment = FindSegment(batch, &index);
-  return RowOf(batch, segment, index);
-}
-
-// The same with gaps between samples.
-__device__ inline Row FindRowBetweenGaps(const RowBatch& batch, std::uint32_t index) {
-  const RowSegment& segment = FindSegment(batch, &index);
   Row row = RowOf(batch, segment, index);
-  if (batch.has_gaps) {
+  if constexpr (kSamples == Samples::kBetweenGaps) {
     const std::int64_t sample = batch.gap_rows.Divide(index);
     row.x += sample * batch.x_gap;
     row.y += sample * batch.y_gap;

@@ -227,6 +227,32 @@ TEST_P(StagesBitsTest, AStyleTensorHasTheSameBitsAtAnyAddress) {
   }
 }
 
+// Slices of fused projections: rows of a warp and of a block, whole vectors and others, with the
+// parameters that the fastest kernels take.
+TEST_P(StagesBitsTest, RowsOfModelsHaveTheSameBitsBetweenGaps) {
+  const auto [dtype, layout, rows] = GetParam();
+  if ((layout == Layout::kChannelsLast) != (rows == Rows::kPosition)) {
+    GTEST_SKIP() << "rows of models lie together";
+  }
+  for (const std::int64_t channels : {8, 64, 99, 128, 129, 520, 1031, 1040, 4096, 5120, 16384}) {
+#ifdef NORMD_SANITIZED
+    if (channels > 1040) continue;
+#endif
+    for (const Statistics statistics : {Statistics::kMeanVariance, Statistics::kMeanSquare}) {
+      for (const bool residual : {false, true}) {
+        StagedSpec staged = PlainSpec(dtype, layout, rows, statistics);
+        staged.spec.channels = channels;
+        staged.spec.groups = channels % 3 == 0 && random_.Chance(50) ? 3 : 1;
+        staged.spec.residual = staged.spec.residual_out = residual;
+        if (random_.Chance(30)) staged.spec.weight_offset = 1;
+        Check(staged, StagedParams::OfRowsType(staged.spec, false, random_), random_.Draw(3, 40),
+              rows == Rows::kPosition ? random_.Draw(2, 5) : 1);
+        if (HasFailure() || !unsupported_.empty()) return;
+      }
+    }
+  }
+}
+
 // Launches of thousands of rows take other ways than small ones, which ask for gamma and beta with
 // the row: rows that share factors, and tiles of positions, are handed out to blocks that stay.
 TEST_P(StagesBitsTest, ASampleHasTheSameBitsAmongThousandsAndAlone) {

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """normd.torch beside PyTorch: the host's cost of a call, and on a GPU replays beside the C ABI.
 
-    python3 bench/torch_operators.py --library=.../libnorm_kernels.so [--only=host,graphs,slices]
-    python3 bench/torch_operators.py --device=cpu
+    python3 bench/torch_operators.py --library=.../libnorm_kernels.so [--only=host,graphs]
+    python3 bench/torch_operators.py --device=cpu [--only=slices]
 
 `host` makes calls on small tensors, in turns, and gives the medians of the host's microseconds of
 one call: of PyTorch's built-in, of normd.torch's for the same work, and their difference. On the
@@ -10,7 +10,8 @@ CPU it is the processor time of one thread, the work on some hundred elements in
 line has one built-in in both columns, called by its binding and by torch.ops, as ours are.
 `graphs` replays 16 captured calls: of normd.torch, of the kernels' C ABI on the same tensors, and
 of PyTorch. `slices` normalizes columns and heads of fused projections, in turns as they are and by
-way of a copy, and gives the ratio of the medians. Headline tensors and blocks: examples/kernelbench_run.py and examples/blocks.py.
+way of a copy, and gives the ratio of the medians. Headline tensors and blocks:
+examples/kernelbench_run.py and examples/blocks.py.
 """
 
 from __future__ import annotations

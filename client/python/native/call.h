@@ -1,4 +1,4 @@
-// One call of a normalization operator: from tensors to the arguments of the kernels' C ABI.
+// The arguments and results of one call of a normalization operator.
 
 #ifndef NORMD_CLIENT_PYTHON_NATIVE_CALL_H_
 #define NORMD_CLIENT_PYTHON_NATIVE_CALL_H_
@@ -70,11 +70,6 @@ struct Call {
              {"scales", &scales}}};
   }
 };
-
-// Checks the call, copies tensors whose layout no kernel reads, computes, and leaves the results in
-// the call. On CUDA it enqueues on PyTorch's current stream and returns. Throws std::runtime_error
-// with the operator, the argument, what came and what was wanted.
-void Run(Call& call);
 
 }  // namespace normd::torch_ops
 

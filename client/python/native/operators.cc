@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <initializer_list>
 
-#include "client/python/native/call.h"
+#include "client/python/native/run.h"
 
 namespace normd::torch_ops {
 namespace {

@@ -64,7 +64,7 @@ __device__ Partial<T> SumRunOfWarp(const Tile& held, Vector (&vectors)[G], int e
   }
 }
 
-template <typename T, bool kAligned, typename Params, int G, int kThreads>
+template <typename T, bool kAligned, typename Params, int G, int kThreads, Samples kSamples>
 __global__ void __launch_bounds__(kThreads,
                                   MinBlocks(WantedBlocks<T, kAligned, Params>(G, kThreads),
                                             kThreads))
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads,
   const std::uint32_t number = threadIdx.x / kLanes;
   const int warp = static_cast<int>(kOfWarp ? OfWarp(number) : number);
   const int begin = warp * kRunBytes;
-  const Row row = FindRowBetweenGaps(batch, blockIdx.x);
+  const Row row = FindRow<kSamples>(batch, blockIdx.x);
   const int row_bytes = static_cast<int>(row.bytes);
   const int left = ClampToRun(row_bytes - begin, kRunBytes);
   const int bytes = min(left, kRunBytes);
@@ -128,8 +128,15 @@ __global__ void __launch_bounds__(kThreads,
 template <typename T, bool kAligned, int G, int kThreads, typename Params>
 cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, Params) {
   const auto threads = static_cast<unsigned>(launch.plan.warps * kLanes);
-  return LaunchOverlapping(launch.limits, launch.stream,
-                           BlockRows<T, kAligned, Params, G, kThreads>, batch.rows, threads, batch);
+  const auto enqueue = [&](auto kernel) {
+    return LaunchOverlapping(launch.limits, launch.stream, kernel, batch.rows, threads, batch);
+  };
+  if constexpr (!kIsAhead<Params>) {
+    if (batch.has_gaps) {
+      return enqueue(BlockRows<T, kAligned, Params, G, kThreads, Samples::kBetweenGaps>);
+    }
+  }
+  return enqueue(BlockRows<T, kAligned, Params, G, kThreads, Samples::kTogether>);
 }
 
 }  // namespace

@@ -57,10 +57,11 @@ inline bool AreRowParams(const RowBatch& batch) {
 }
 
 // Whether this few warps leave the multiprocessors little to do but wait for one row each. Measured
-// on an H200: 8 or 16 warps on a multiprocessor gain 0.5 to 0.9 us of 3; 32 lose.
+// on an H200: 8 or 16 warps on a multiprocessor gain 0.5 to 0.9 us of 3; 32 lose. Rows between gaps
+// have no kernels for it.
 inline bool IsSmall(const Launch& launch, std::int64_t warps) {
   constexpr std::int64_t kWarpsOfMultiprocessor = 16;
-  return warps <= kWarpsOfMultiprocessor * launch.limits.multiprocessors;
+  return warps <= kWarpsOfMultiprocessor * launch.limits.multiprocessors && !launch.gaps.any();
 }
 
 // Calls function(ElementParams<...>()), function(RowParams()) or function(AnyParams()) for the

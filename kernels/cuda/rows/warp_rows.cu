@@ -65,7 +65,7 @@ __device__ Moments<Accumulator<T>> SumRow(const Tile& run, Vector (&vectors)[G],
 }
 
 // kNarrow: a row has `lanes_per_row` lanes, a part of a warp; else a whole warp.
-template <typename T, bool kAligned, typename Params, int G, bool kNarrow>
+template <typename T, bool kAligned, typename Params, int G, bool kNarrow, Samples kSamples>
 __global__ void __launch_bounds__(kThreads, MinBlocks(WantedBlocks<T, Params>(), kThreads))
     WarpRows(const __grid_constant__ RowBatch batch, const int lanes_per_row) {
   using A = Accumulator<T>;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads, MinBlocks(WantedBlocks<T, Params>(),
   // Lanes after the last row take part: shuffles need the whole warp.
   const bool exists = index < batch.rows;
   if (!kNarrow && !exists) return;
-  const Row row = FindRowBetweenGaps(batch, exists ? index : batch.rows - 1);
+  const Row row = FindRow<kSamples>(batch, exists ? index : batch.rows - 1);
   const int bytes = exists ? static_cast<int>(row.bytes) : 0;
 
   Vector vectors[G];
@@ -102,8 +102,16 @@ cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, Params) {
   const auto lanes = static_cast<std::uint64_t>(batch.rows) * launch.plan.lanes_per_row;
   const unsigned threads = BlockThreads<kAligned, Params>(launch, lanes / kLanes);
   const auto blocks = static_cast<unsigned>((lanes + threads - 1) / threads);
-  return LaunchOverlapping(launch.limits, launch.stream, WarpRows<T, kAligned, Params, G, kNarrow>,
-                           blocks, threads, batch, launch.plan.lanes_per_row);
+  const auto enqueue = [&](auto kernel) {
+    return LaunchOverlapping(launch.limits, launch.stream, kernel, blocks, threads, batch,
+                             launch.plan.lanes_per_row);
+  };
+  if constexpr (!kIsAhead<Params>) {
+    if (batch.has_gaps) {
+      return enqueue(WarpRows<T, kAligned, Params, G, kNarrow, Samples::kBetweenGaps>);
+    }
+  }
+  return enqueue(WarpRows<T, kAligned, Params, G, kNarrow, Samples::kTogether>);
 }
 
 }  // namespace

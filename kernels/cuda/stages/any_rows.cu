@@ -181,7 +181,7 @@ __device__ inline StyleOfRow<T> TakeStyle(const StageBatch& batch, const StageRo
 }
 
 // Takes the team's row from its statistics to its results.
-template <typename T>
+template <typename T, Samples kSamples>
 class RowOutput {
  public:
   using A = Accumulator<T>;
@@ -201,7 +201,7 @@ class RowOutput {
     ForVectors<T>(team_, row_.segment->elements, elements_, [&](const StageElements& at) {
       A values[kCount];
       Results(at, values);
-      access_.Store(YOf(batch_, row_), at, values);
+      access_.Store(YOf<kSamples>(batch_, row_), at, values);
     });
   }
 
@@ -290,13 +290,13 @@ class RowOutput {
   const StageBatch& batch_;
   const StageRow& row_;
   const StageTeam<>& team_;
-  const StageAccess<T> access_;
+  const StageAccess<T, kSamples> access_;
   const std::int64_t elements_;
   const RowScale<A>& scale_;
   const StyleOfRow<T>& style_;
 };
 
-template <typename T>
+template <typename T, Samples kSamples>
 __global__ void __launch_bounds__(kStageWarps* kLanes)
     AnyRows(const __grid_constant__ StageBatch batch, const int width, const int warps,
             const int vectors) {
@@ -312,7 +312,7 @@ __global__ void __launch_bounds__(kStageWarps* kLanes)
   const bool exists = index < batch.rows;
   const StageRow row = FindStageRow(batch, exists ? index : batch.rows - 1);
   const std::int64_t elements = exists ? row.segment->elements : 0;
-  const StageAccess<T> access(batch, row);
+  const StageAccess<T, kSamples> access(batch, row);
   AwaitPreviousKernel();
 
   StyleOfRow<T> style = {A(1), A(0)};
@@ -338,7 +338,7 @@ __global__ void __launch_bounds__(kStageWarps* kLanes)
     });
   }
   if (batch.only_statistics) return;
-  const RowOutput<T> output(batch, row, team, elements, scale, style);
+  const RowOutput<T, kSamples> output(batch, row, team, elements, scale, style);
   if (batch.quantization == Quantization::kNone) {
     output.Write();
   } else if (batch.quantization_scale == QuantizationScale::kBlock) {
@@ -358,9 +358,13 @@ cudaError_t LaunchAnyRows(const Launch& launch, const StageBatch& batch) {
     const std::uint32_t rows_of_block =
         plan.warps == 0 ? static_cast<std::uint32_t>(kThreads / width) : 1;
     const int threads = plan.warps == 0 ? kThreads : plan.warps * kLanes;
-    return LaunchOverlapping(
-        launch.limits, launch.stream, AnyRows<T>, (batch.rows + rows_of_block - 1) / rows_of_block,
-        static_cast<unsigned>(threads), batch, width, plan.warps, plan.vectors);
+    const auto enqueue = [&](auto kernel) {
+      return LaunchOverlapping(
+          launch.limits, launch.stream, kernel, (batch.rows + rows_of_block - 1) / rows_of_block,
+          static_cast<unsigned>(threads), batch, width, plan.warps, plan.vectors);
+    };
+    return batch.has_gaps ? enqueue(AnyRows<T, Samples::kBetweenGaps>)
+                          : enqueue(AnyRows<T, Samples::kTogether>);
   });
 }
 

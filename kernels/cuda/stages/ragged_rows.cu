@@ -29,7 +29,7 @@ template <typename T>
 constexpr int kElementsOfWarp = kElementsOfThread<T>* kLanes;
 
 // A lane's elements of a row: from its first on, every one that is 32 further.
-template <typename T>
+template <typename T, Samples kSamples>
 class RaggedRow {
  public:
   // `share`: elements of a warp.
@@ -42,7 +42,7 @@ class RaggedRow {
 
   __device__ void Load() {
     T residual[kElements];
-    Read(XOf(batch_, row_), values_);
+    Read(XOf<kSamples>(batch_, row_), values_);
     Read(row_.segment->residual, residual);
     T* const sum = reinterpret_cast<T*>(row_.segment->residual_out) + row_.begin + first_;
 #pragma unroll
@@ -69,7 +69,7 @@ class RaggedRow {
     const std::int64_t channel = row_.first_channel + first_;
     const P* const gamma = static_cast<const P*>(batch_.gamma.data) + channel;
     const P* const beta = static_cast<const P*>(batch_.beta.data) + channel;
-    T* const y = reinterpret_cast<T*>(YOf(batch_, row_)) + row_.begin + first_;
+    T* const y = reinterpret_cast<T*>(YOf<kSamples>(batch_, row_)) + row_.begin + first_;
     const bool centered = batch_.statistics == Statistics::kMeanVariance;
     const float residue = -scale.residue * scale.rstd;
 #pragma unroll
@@ -111,13 +111,13 @@ class RaggedRow {
   T values_[kElements];
 };
 
-template <typename T>
+template <typename T, Samples kSamples>
 __global__ void __launch_bounds__(kMostThreads)
     RaggedRows(const __grid_constant__ StageBatch batch, const int share) {
   __shared__ WarpPartials<Moments<float>> partials;
   const StageTeam<> team(kLanes, static_cast<int>(blockDim.x) / kLanes, 1);
   const StageRow row = FindStageRow(batch, blockIdx.x);
-  RaggedRow<T> held(batch, row, team, share);
+  RaggedRow<T, kSamples> held(batch, row, team, share);
   AwaitPreviousKernel();
   LetNextKernelBeginEarly<true>();
   held.Load();
@@ -141,8 +141,12 @@ cudaError_t Enqueue(const Launch& launch, const StageBatch& batch) {
   const int warps = (elements + kElementsOfWarp<T> - 1) / kElementsOfWarp<T>;
   const int threads = warps * kLanes;
   const int share = (elements + threads - 1) / threads * kLanes;
-  return LaunchOverlapping(launch.limits, launch.stream, RaggedRows<T>, batch.rows,
-                           static_cast<unsigned>(threads), batch, share);
+  const auto enqueue = [&](auto kernel) {
+    return LaunchOverlapping(launch.limits, launch.stream, kernel, batch.rows,
+                             static_cast<unsigned>(threads), batch, share);
+  };
+  return batch.has_gaps ? enqueue(RaggedRows<T, Samples::kBetweenGaps>)
+                        : enqueue(RaggedRows<T, Samples::kTogether>);
 }
 
 }  // namespace

@@ -143,7 +143,7 @@ class SlicedRow {
     if constexpr (kRagged) {
       if (present > 0) WriteShared(PlaceOfHeld(vector), Pack<T>(values));
     } else {
-      StoreTo(YOf(batch_, row_), vector, present, Pack<T>(values), values);
+      StoreTo(row_.segment->y, vector, present, Pack<T>(values), values);
     }
   }
 
@@ -160,18 +160,18 @@ class SlicedRow {
   __device__ void FinishStores() const {
     if (!kRagged || batch_.quantization != Quantization::kNone) return;
     __syncthreads();
-    StoreRagged<T>(YOf(batch_, row_) + bytes_, memory_, SliceBytes(), team_.thread, team_.size());
+    StoreRagged<T>(row_.segment->y + bytes_, memory_, SliceBytes(), team_.thread, team_.size());
   }
 
   __device__ void StoreQuantized(int vector, int present, const float (&values)[kCount],
                                  float factor) const {
     if constexpr (kRagged) {
-      StoreBytesAnywhere(YOf(batch_, row_) + row_.begin + slice_.begin + vector * kCount,
+      StoreBytesAnywhere(row_.segment->y + row_.begin + slice_.begin + vector * kCount,
                          Quantize(batch_.quantization, values, factor), present);
     } else if (!kLean) {
       access_.StoreQuantized(At(vector), values, factor);
     } else if (present > 0) {
-      StoreBytes<kCount>(YOf(batch_, row_) + row_.begin + slice_.begin + vector * kCount,
+      StoreBytes<kCount>(row_.segment->y + row_.begin + slice_.begin + vector * kCount,
                          Quantize(batch_.quantization, values, factor));
     }
   }
@@ -213,7 +213,7 @@ class SlicedRow {
     return memory_ + static_cast<std::uint32_t>(vector) * kVectorBytes;
   }
   __device__ int SliceBytes() const { return slice_.elements * static_cast<int>(sizeof(T)); }
-  // From the slice's begin to the tensor's end, if rows are contiguous; at most that with gaps.
+  // From the slice's begin to the tensor's end, if rows are contiguous.
   __device__ std::int64_t BytesLeft() const {
     const StageSegment* const segment = row_.segment;
     const std::uint32_t before = segment == batch_.segments ? 0 : segment[-1].end_row;
@@ -225,7 +225,7 @@ class SlicedRow {
     float values[kCount];
     if constexpr (kPacked) {
       Vector residual[kFewVectors];
-      LoadAll(XOf(batch_, row_), first, chunk);
+      LoadAll(row_.segment->x, first, chunk);
       if (batch_.residual) LoadAll(row_.segment->residual, first, residual);
 #pragma unroll
       for (int i = 0; i < kFewVectors; ++i) {
@@ -334,7 +334,7 @@ class SlicedRow {
     } else if (batch_.residual_out) {
       Unpack<T>(LoadVector(row_.segment->residual_out + Offset(vector)), values);
     } else {
-      const Vector x = LoadVector(XOf(batch_, row_) + Offset(vector));
+      const Vector x = LoadVector(row_.segment->x + Offset(vector));
       Unpack<T>(x, values);
       if (!batch_.residual) return;
       Add(vector, x, LoadVector(row_.segment->residual + Offset(vector)), values);

@@ -108,7 +108,7 @@ struct StageBatch {
   bool scaled_first;     // Scaled by gamma before rstd: ScalesFirst of stage_plan.h.
   bool only_statistics;  // The statistics of x are the only results.
   bool deviations;       // With only_statistics: rstd_out takes sqrt(variance + eps).
-  bool has_gaps;         // Between samples: rows lie together or a group's interleave.
+  bool has_gaps;         // Between samples; in kernels that TakesGaps allows.
   std::int64_t channels;
   ParamVector input_bias;
   ParamVector mean;
@@ -167,12 +167,14 @@ __device__ inline StageRow FindStageRow(const StageBatch& batch, std::uint32_t i
   return row;
 }
 
-// Where x and y would begin if the gaps before the row's sample were none.
+// Where x and y would begin if no gaps preceded the row's sample.
+template <Samples kSamples>
 __device__ inline const char* XOf(const StageBatch& batch, const StageRow& row) {
-  return row.segment->x + (batch.has_gaps ? row.sample * batch.x_gap : 0);
+  return row.segment->x + (kSamples == Samples::kBetweenGaps ? row.sample * batch.x_gap : 0);
 }
+template <Samples kSamples>
 __device__ inline char* YOf(const StageBatch& batch, const StageRow& row) {
-  return row.segment->y + (batch.has_gaps ? row.sample * batch.y_gap : 0);
+  return row.segment->y + (kSamples == Samples::kBetweenGaps ? row.sample * batch.y_gap : 0);
 }
 
 // Element `element` of a row among those of x.

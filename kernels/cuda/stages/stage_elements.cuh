@@ -16,7 +16,7 @@ struct StageElements {
   int present;
 };
 
-template <typename T>
+template <typename T, Samples kSamples = Samples::kTogether>
 class StageAccess {
  public:
   using A = Accumulator<T>;
@@ -55,7 +55,7 @@ class StageAccess {
   __device__ void StoreQuantized(const StageElements& at, const A (&values)[kCount],
                                  A factor) const {
     const uint2 bytes = Quantize(batch_.quantization, values, factor);
-    char* const y = YOf(batch_, row_);
+    char* const y = YOf<kSamples>(batch_, row_);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if (i < at.present) {
@@ -72,7 +72,7 @@ class StageAccess {
       Load(segment.residual_out, at, values);
       return;
     }
-    Load(XOf(batch_, row_), at, values);
+    Load(XOf<kSamples>(batch_, row_), at, values);
     A others[kCount];
     if (batch_.combine_input != Combine::kNone) {
       Load(segment.other, at, others);

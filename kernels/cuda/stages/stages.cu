@@ -156,12 +156,19 @@ bool IsAligned(const StageBatch& batch) {
   return bits % kVectorBytes == 0 && y_bits % static_cast<std::uintptr_t>(16 / element) == 0;
 }
 
-// Sets the gaps of the launch. False if its kernels do not find rows between gaps.
+// Whether the kernel of these rows finds them between gaps. Those that do not are chosen whatever
+// the addresses are.
+bool TakesGaps(const Launch& launch, const StageBatch& batch) {
+  return !TakesColumns(launch, batch) && !TakesScatteredRows(launch, batch) &&
+         !TakesSlicedRows(launch, batch);
+}
+
+// Sets the gaps of the launch. False if its kernel does not find rows between them.
 bool SetGaps(const Launch& launch, StageBatch* batch) {
   if (!launch.gaps.any()) return true;
-  if (batch->places != RowPlaces::kTogether && batch->places != RowPlaces::kInterleaved) {
-    return false;
-  }
+  const Segment& first = launch.segments[0];
+  batch->segments[0] = EntryOf(launch.spec, first, RowsOfStages(launch.spec, first.spatial), 0);
+  if (!TakesGaps(launch, *batch)) return false;
   const auto element = static_cast<std::int64_t>(SizeOf(launch.spec.dtype));
   batch->has_gaps = true;
   batch->x_gap = launch.gaps.x * element;
@@ -233,7 +240,9 @@ Status LaunchStages(const Launch& launch) {
       return batch.scaled_first ? LaunchQuantizedRows(launch, batch)
                                 : LaunchLeanRows(launch, batch);
     }
-    if (TakesOtherLeanRows(launch, batch)) return LaunchSlicedRows(launch, batch);
+    if (!batch.has_gaps && TakesOtherLeanRows(launch, batch)) {
+      return LaunchSlicedRows(launch, batch);
+    }
     return LaunchAnyRows(launch, batch);
   });
 }

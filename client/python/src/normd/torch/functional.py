@@ -2,10 +2,11 @@
 
 All are for inference: under autograd they raise RuntimeError. Tensors are float32, float64, float16
 or bfloat16, on the CPU or on CUDA, where the work is enqueued on the current stream. A result is
-dense: with the channels last in memory if x has them so, else row-major. Tensors with other layouts
-are copied once by PyTorch's copy_, which its profiler shows below the operator. `out` takes the
-result in place of a new tensor, and may be x. Errors of the operators are RuntimeError with the
-argument, what came and what was wanted.
+dense: with the channels last in memory if x has them so, else row-major. An x of rows that lie
+together, at one distance from each other or from one group of them to the next, is read where it
+lies; tensors with other layouts are copied once by PyTorch's copy_, which its profiler shows below
+the operator. `out` takes the result in place of a new tensor, and may be x. Errors of the operators
+are RuntimeError with the argument, what came and what was wanted.
 """
 
 from __future__ import annotations
