@@ -35,8 +35,8 @@ def seconds(model: Any, inputs: Any, calls: int) -> float:
 def speed(eager: Any, ours: Any, inputs: Any, rounds: int) -> float:
     """Eager's time over ours, of each the first quartile of short turns.
 
-    On two busy cores that is within 0.02 for two copies of one model, the shortest of long turns
-    within 0.1.
+    On two busy cores that is within 0.04 for two copies of one model, the shortest of long turns
+    within 0.14.
     """
     seconds(ours, inputs, 2)
     calls = max(1, round(0.002 / seconds(eager, inputs, 2)))
