@@ -25,7 +25,7 @@ import normd.torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 from timing import medians  # type: ignore[import-not-found]
 
-# Of the module with the norms, three tensors of one shape, and two parameters.
+# Each takes the module with the norms, three tensors of one shape, and two parameters.
 CHAINS: dict[str, Callable[..., Tensor]] = {
     "layer_norm": lambda f, x, r, g, w, b: gelu(f.layer_norm(x + r * g, (len(w),), w, b)) * g,
     "rms_norm": lambda f, x, r, g, w, b: silu(g) * f.rms_norm(x + r, (len(w),), w, 1e-6) + r,
