@@ -183,6 +183,8 @@ Status PlanSegments(const NormSpec& batch_spec, const NormParams& params, const 
       piece.samples = std::min(rest.samples, most);
       const LoweredRows lowered = LowerRows(spec, lowering, piece.samples, piece.spatial);
       const SampleGaps gaps = GapsOf(spec, piece);
+      // A pitch must not outlive its gaps: a lowered segment counts its samples anew.
+      if (!gaps.any()) piece.x_pitch = piece.y_pitch = 0;
       PlannedSegments next = {lowering, plan, segments[i].params,   lowered.spec, {},
                               piece,    gaps, gaps.any() ? rows : 1};
       if (!WritesStatistics(spec, next.plan)) {

@@ -154,10 +154,8 @@ class ConnectionOver final : public RestConnection,
     if (error.category() != asio::error::get_ssl_category()) return;
     switch (ERR_GET_REASON(static_cast<unsigned long>(error.value()))) {
       case SSL_R_HTTP_REQUEST:
-      case SSL_R_WRONG_VERSION_NUMBER:
-        return parts_.metrics.RecordEnded(ConnectionEnding::kNoTls);
-      case SSL_R_UNSUPPORTED_PROTOCOL:
-        return parts_.metrics.RecordEnded(ConnectionEnding::kOldTls);
+      case SSL_R_WRONG_VERSION_NUMBER: return parts_.metrics.RecordEnded(ConnectionEnding::kNoTls);
+      case SSL_R_UNSUPPORTED_PROTOCOL: return parts_.metrics.RecordEnded(ConnectionEnding::kOldTls);
       default: return;
     }
   }

@@ -78,6 +78,7 @@ class StagesBitsTest : public StagesFixture {
     ASSERT_TRUE(Compute(backend, spec, params, batch));
     EXPECT_EQ(again.Differences(whole, 0), "") << "in a batch of " << batch.size();
     EXPECT_EQ(again.StrayWrites(), "");
+    for (const StagedSegment& other : others) EXPECT_EQ(other.StrayWrites(), "");
   }
 
   void CheckInPieces(const NormSpec& spec, const NormParams& params, const StagedSegment& whole) {

@@ -17,17 +17,20 @@ constexpr std::size_t kGuardBytes = 256;
 constexpr std::int64_t kPoolElements = 1 << 16;
 
 constexpr unsigned char kPoison = 0xFF;  // A NaN in every format.
+// Between the samples of outputs: it is not what a NaN that was read there and computed with
+// leaves.
+constexpr unsigned char kOutputGap = 0xA5;
 
 // The bytes of samples with gaps between them.
 std::size_t Extent(std::size_t sample_bytes, std::size_t gap, std::int64_t samples) {
   return samples == 0 ? 0 : static_cast<std::size_t>(samples) * (sample_bytes + gap) - gap;
 }
 
-// Whether what Poison left in the gaps is there.
-bool GapsIntact(const GuardedBytes& bytes, std::size_t sample_bytes, std::size_t gap) {
+bool GapsIntact(const GuardedBytes& bytes, std::size_t sample_bytes, std::size_t gap,
+                unsigned char filled) {
   for (std::size_t at = sample_bytes; at < bytes.bytes(); at += sample_bytes + gap) {
     const unsigned char* const begin = bytes.data() + at;
-    if (!std::all_of(begin, begin + gap, [](unsigned char b) { return b == kPoison; }))
+    if (!std::all_of(begin, begin + gap, [filled](unsigned char b) { return b == filled; }))
       return false;
   }
   return true;
@@ -311,6 +314,10 @@ Segment StagedSegment::Prepare(const NormParams* own) {
     const std::size_t bytes = Extent(output.sample_bytes, output.gap, samples_);
     output.own = GuardedBytes(apart ? bytes : 0, output.offset);
     output.own.Poison();
+    for (std::size_t at = output.sample_bytes; at < output.own.bytes();
+         at += output.sample_bytes + output.gap) {
+      std::memset(output.own.data() + at, kOutputGap, output.gap);
+    }
   }
   const auto in = [&](In which) -> unsigned char* {
     Input& input = inputs_[which];
@@ -396,7 +403,7 @@ std::string StagedSegment::StrayWrites() const {
   for (int in = 0; in < kInputs; ++in) {
     const Input& input = inputs_[static_cast<std::size_t>(in)];
     if (!input.copy.GuardsIntact()) stray += " beside input " + std::to_string(in);
-    if (!GapsIntact(input.copy, input.sample_bytes, input.gap)) {
+    if (!GapsIntact(input.copy, input.sample_bytes, input.gap, kPoison)) {
       stray += " between samples of input " + std::to_string(in);
     }
     if (IsOverwritten(in)) continue;
@@ -411,7 +418,7 @@ std::string StagedSegment::StrayWrites() const {
   for (int out = 0; out < kOutputs; ++out) {
     const Output& output = outputs_[static_cast<std::size_t>(out)];
     if (!output.own.GuardsIntact()) stray += " beside output " + std::to_string(out);
-    if (!GapsIntact(output.own, output.sample_bytes, output.gap)) {
+    if (!GapsIntact(output.own, output.sample_bytes, output.gap, kOutputGap)) {
       stray += " between samples of output " + std::to_string(out);
     }
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "client/python/native/dtypes.h"
+
 namespace normd::torch_ops {
 namespace {
 
@@ -53,11 +55,22 @@ bool HasPerSample(const Call& call) {
   return call.gate || call.scale || call.shift || call.style_index || call.style_weights;
 }
 
+// Whether one launch of CUDA's kernels takes rows of this length between gaps; of longer ones it
+// takes a few, and a copy is cheaper.
+bool LaunchesAtOnce(const Tensor& x, std::int64_t elements) {
+  constexpr std::int64_t kMostBytes = 64 << 10;
+  return x.device_type() != Torch().device_type_cuda() ||
+         elements * ElementBytes(x.dtype()) <= kMostBytes;
+}
+
 // Leaves x where it lies if its samples are slices of a wider tensor. Samples that lie together, as
 // the heads of a token, become the positions of one. Call it when the axes are innermost.
 void TakePitch(Call& call, Geometry* geometry) {
   const Pitched lies(call.x);
-  if (lies.pitch == 0 || lies.block_dim > call.axis || call.spec.statistics == NORM_GIVEN) return;
+  if (lies.pitch == 0 || lies.block_dim > call.axis || call.spec.statistics == NORM_GIVEN ||
+      !LaunchesAtOnce(call.x, call.x.Count(call.axis, call.x.dims()))) {
+    return;
+  }
   const std::int64_t together = call.x.Count(lies.block_dim, call.axis);
   if (together > 1) {
     if (HasPerSample(call) || call.groups != 1) return;
@@ -108,7 +121,7 @@ Geometry DivideFeatures(Call& call) {
   geometry.samples = x.size(0);
   geometry.spatial = x.Count(1, x.dims() - 1);
   const Pitched lies(x);
-  if (lies.block_dim == 1) geometry.x_pitch = lies.pitch;
+  if (lies.block_dim == 1 && LaunchesAtOnce(x, call.spec.channels)) geometry.x_pitch = lies.pitch;
   return geometry;
 }
 
