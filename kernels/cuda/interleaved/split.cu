@@ -354,7 +354,7 @@ cudaError_t Enqueue(const Launch& launch, const SplitCut& cut, const TileBatch& 
   return cudaGetLastError();
 }
 
-std::int64_t Samples(const Segment* segments, std::size_t count) {
+std::int64_t CountSamples(const Segment* segments, std::size_t count) {
   std::int64_t samples = 0;
   for (std::size_t i = 0; i < count; ++i) samples += segments[i].samples;
   return samples;
@@ -365,7 +365,7 @@ std::int64_t Samples(const Segment* segments, std::size_t count) {
 Status LaunchChannelsLastSplit(const Launch& launch) {
   const SplitCut cut(launch.spec);
   TileBatch batch = cut.batch;
-  const std::int64_t samples = Samples(launch.segments, launch.count);
+  const std::int64_t samples = CountSamples(launch.segments, launch.count);
   return ForEachTileBatch(
       launch.spec, launch.segments, launch.count, "channels-last split", &batch,
       [&](const Segment& segment) { return cut.TilePositions(segment.spatial); },
@@ -387,7 +387,7 @@ std::size_t ChannelsLastSplitScratchBytes(const NormSpec& spec, const Segment* s
     const std::int64_t positions = cut.TilePositions(segments[i].spatial);
     tiles += segments[i].samples * ((segments[i].spatial + positions - 1) / positions);
   }
-  const std::int64_t scales_bytes = Samples(segments, count) * spec.groups * cut.scale_bytes;
+  const std::int64_t scales_bytes = CountSamples(segments, count) * spec.groups * cut.scale_bytes;
   return static_cast<std::size_t>((scales_bytes + 255) / 256 * 256 +
                                   tiles * cut.batch.column_blocks * cut.slots * cut.moments_bytes);
 }
