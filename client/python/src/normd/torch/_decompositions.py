@@ -160,4 +160,7 @@ def decompose(*operators: str) -> Any:
             """Inductor's caches tell graphs by it."""
             return get_hash_for_files((__file__,), repr(sorted(names)))
 
+        def __reduce__(self) -> Any:
+            return decompose, names
+
     return Pass()
