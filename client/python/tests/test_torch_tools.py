@@ -158,6 +158,13 @@ def test_inductor_takes_the_decompositions_that_are_asked_for():
     torch.compiler.reset()
 
 
+def test_the_pass_that_decomposes_can_be_pickled():
+    passes = [normd_torch.decompose(*names) for names in ((), ("rms_norm",))]
+    for each in passes:
+        assert pickle.loads(pickle.dumps(each)).uuid() == each.uuid()
+    assert passes[0].uuid() != passes[1].uuid()
+
+
 def test_unknown_decompositions_are_refused():
     with pytest.raises(ValueError, match=r"operators: \['normalize'\], wanted some of instance_n"):
         normd_torch.decompose("layer_norm", "normalize")

@@ -316,13 +316,8 @@ bool TakesOtherLeanRows(const Launch& launch, const StageBatch& batch) {
       launch.limits.compute_capability < 80) {
     return false;
   }
-  const NormSpec& spec = launch.spec;
-  if (batch.combine_input != Combine::kNone || batch.input_bias.data != nullptr) return true;
-  // LayerNorm 8192x4097 to float8 by row takes 2.2 ms here, RMSNorm 0.7 in any_rows.cu.
-  if (spec.quantization != Quantization::kNone && !spec.residual && !spec.takes_other()) {
-    return false;
-  }
-  return !batch.aligned && ChooseKind(batch, plan.blocks_per_row).form == SliceForm::kRagged;
+  return batch.combine_input != Combine::kNone || batch.input_bias.data != nullptr ||
+         (!batch.aligned && ChooseKind(batch, plan.blocks_per_row).form == SliceForm::kRagged);
 }
 
 cudaError_t LaunchSlicedRows(const Launch& launch, const StageBatch& batch) {
