@@ -313,7 +313,7 @@ def run(arguments, folder, protocols):
         normd = stack.enter_context(Process(
             arguments.normd, f"--model_repository={SOURCE}/deploy/models", "--device=cpu",
             "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
-            "--http_listen=", "--lame_duck=0s",
+            "--http_listen=127.0.0.1:0", "--lame_duck=0s",
             f"--tls_cert={folder}/server.crt", f"--tls_key={folder}/server.key",
             "--metrics_tls=false", f"--policy_file={policy}", "--log_sample_every=100"))
         exporters = stack.enter_context(exporters_page())

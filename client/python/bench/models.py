@@ -41,13 +41,14 @@ def processor_seconds(call: Callable[[], Any], calls: int) -> float:
 def device_seconds(call: Callable[[], Any], calls: int) -> float:
     import torch
 
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    event: Any = torch.cuda.Event
+    begin, end = (event(enable_timing=True) for _ in range(2))
     begin.record()
     for _ in range(calls):
         call()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) / 1000 / calls
+    return float(begin.elapsed_time(end)) / 1000 / calls
 
 
 def speed(eager: Callable[[], Any], ours: Callable[[], Any], device: str, rounds: int) -> float:
@@ -79,7 +80,8 @@ def prepared(model: Any, inputs: Any, way: str) -> Callable[[], Any]:
 
     if way != "replayed":
         return call
-    with torch.cuda.stream(torch.cuda.Stream()):
+    stream: Any = torch.cuda.Stream
+    with torch.cuda.stream(stream()):
         for _ in range(3):
             call()
     torch.cuda.synchronize()
@@ -92,14 +94,15 @@ def prepared(model: Any, inputs: Any, way: str) -> Callable[[], Any]:
 def speeds(eager: Any, ours: Any, inputs: Any, options: argparse.Namespace) -> list[str]:
     import torch
 
+    on_cpu = options.device == "cpu"
     found = []
-    for way in WAYS if options.device == "cuda" else options.threads.split(","):
-        if options.device == "cuda":
-            calls = [prepared(model, inputs, way) for model in (eager, ours)]
-        else:
+    for way in options.threads.split(",") if on_cpu else WAYS:
+        if on_cpu:
             torch.set_num_threads(int(way))
-            calls = [prepared(model, inputs, "called") for model in (eager, ours)]
-        found.append(f"{speed(*calls, options.device, options.rounds):.2f}")
+        first, second = (
+            prepared(model, inputs, "called" if on_cpu else way) for model in (eager, ours)
+        )
+        found.append(f"{speed(first, second, options.device, options.rounds):.2f}")
     return found
 
 

@@ -102,24 +102,25 @@ def host(device: str) -> None:
         print(f"{name:<24} {theirs:8.2f} {ours:12.2f} {ours - theirs:11.2f}")
 
 
+def slice_pair(x: torch.Tensor) -> Pair:
+    size = x.shape[-1]
+    weight = torch.randn(size, device=x.device, dtype=x.dtype)
+    return (
+        lambda: normd.torch.rms_norm(x, size, weight),
+        lambda: normd.torch.rms_norm(x.contiguous(), size, weight),
+    )
+
+
 def slices(device: str) -> None:
     tokens = 16384 if device == "cuda" else 1024
     print("slices, us a call               as they are    copied  ratio")
-    for name, sizes, cut in (
-        ("heads, 32 of 48 x 128", (tokens, 48, 128), lambda whole: whole[:, :32]),
-        ("heads, 8 of 48 x 128", (tokens, 48, 128), lambda whole: whole[:, 32:40]),
-        ("columns, 4096 of 12288", (tokens, 12288), lambda whole: whole[:, :4096]),
+    for name, sizes, columns in (
+        ("heads, 32 of 48 x 128", (tokens, 48, 128), slice(32)),
+        ("heads, 8 of 48 x 128", (tokens, 48, 128), slice(32, 40)),
+        ("columns, 4096 of 12288", (tokens, 12288), slice(4096)),
     ):
         for dtype in (torch.float32, torch.bfloat16):
-            x = cut(torch.randn(sizes, device=device, dtype=dtype))
-            size = x.shape[-1]
-            weight = torch.randn(size, device=device, dtype=dtype)
-            calls: Pair = (
-                lambda x=x, size=size, weight=weight: normd.torch.rms_norm(x, size, weight),
-                lambda x=x, size=size, weight=weight: normd.torch.rms_norm(
-                    x.contiguous(), size, weight
-                ),
-            )
+            calls = slice_pair(torch.randn(sizes, device=device, dtype=dtype)[:, columns])
             times = [[microseconds(call, device) for call in calls] for _ in range(ROUNDS)]
             ours, copied = (statistics.median(each) for each in zip(*times[3:], strict=True))
             label = f"{name} {dtype}".replace("torch.", "")
@@ -128,12 +129,13 @@ def slices(device: str) -> None:
 
 def microseconds(call: Callable[[], object], device: str) -> float:
     if device == "cuda":
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        event: Any = torch.cuda.Event
+        begin, end = (event(enable_timing=True) for _ in range(2))
         begin.record()
         call()
         end.record()
         end.synchronize()
-        return begin.elapsed_time(end) * 1e3
+        return float(begin.elapsed_time(end)) * 1e3
     before = time.process_time()
     call()
     return (time.process_time() - before) * 1e6
