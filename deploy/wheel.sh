@@ -30,7 +30,10 @@ while [[ $# -gt 0 ]]; do
       shift ;;
     --kernels) kernels=("--config-settings=cmake.define.NORMD_KERNELS_LIBRARY=$(realpath "$2")"); shift ;;
     --requirements) read -ra more <<<"$2"; shift ;;
-    --root) root=$(realpath "$2"); shift ;;
+    --root)
+      root=$(realpath "$2")
+      [[ $root != / ]] || { echo "wheel: --root: /, wanted a folder of its own" >&2; exit 2; }
+      shift ;;
     -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit ;;
     -*) echo "wheel: unknown option '$1' (see --help)" >&2; exit 2 ;;
     *) folder=$1 ;;

@@ -9,7 +9,7 @@
 
 namespace normd::norm {
 
-// Elements between the end of a sample and the beginning of the next; 0 if there is no next.
+// The gaps between a segment's samples, in elements: 0 if they lie together, or if there is one.
 struct SampleGaps {
   std::int64_t x = 0;
   std::int64_t y = 0;

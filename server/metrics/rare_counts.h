@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 
@@ -31,7 +32,9 @@ class RareCounts {
   // `label` is an enum's value, or a bool.
   template <typename Label>
   void Add(Label label, std::int64_t number = 1) {
-    counts_[static_cast<std::size_t>(label)].Add(number);
+    const auto index = static_cast<std::size_t>(label);
+    assert(index < kCount);
+    counts_[index].Add(number);
   }
   // That of the value with this number.
   double Get(std::size_t label) const { return counts_[label].Get(); }

@@ -23,8 +23,8 @@ struct Pattern {
   RestMethod method;
 };
 
-// The first that fits counts, so "stats" is no model here; the most frequent one is at the
-// beginning.
+// The first route that fits is taken: "stats" here is never a model's name, and the most frequent
+// route comes first.
 constexpr Pattern kPatterns[] = {
     {"POST", "/v2/models/M/infer", RestMethod::kInfer},
     {"GET", "/v2", RestMethod::kServerMetadata},

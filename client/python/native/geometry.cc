@@ -55,8 +55,8 @@ bool HasPerSample(const Call& call) {
   return call.gate || call.scale || call.shift || call.style_index || call.style_weights;
 }
 
-// Whether one launch of CUDA's kernels takes rows of this length between gaps; of longer ones it
-// takes a few, and a copy is cheaper.
+// Whether one launch of CUDA's kernels takes any number of rows of this length between gaps. Longer
+// rows would take a launch for some dozens, so they are copied.
 bool LaunchesAtOnce(const Tensor& x, std::int64_t elements) {
   constexpr std::int64_t kMostBytes = 64 << 10;
   return x.device_type() != Torch().device_type_cuda() ||

@@ -6,15 +6,14 @@
 // writes residual_out, or combines the two, which rounds nothing; the team merges its sums; every
 // thread scales its vectors and stores them. If a row has a scale of its own, the results stay in
 // registers, or, if a second tensor leaves no room, are computed twice: for the largest, and to be
-// stored. If many rows without a second tensor or input bias share factors, a block computes each
-// channel's factor and offset once into shared memory, and its teams take a run of the rows in
-// turn.
+// stored. If many rows of x alone, not quantized, share factors, a block computes each channel's
+// factor and offset once into shared memory, and its teams take a run of the rows in turn.
 // Bytes: each element of each tensor is read once and written once; per-channel values come from
 // the L1 cache or shared memory.
 // Occupancy: with a second tensor or input bias 64 registers, up to 128 KiB on a multiprocessor;
-// without it up to 128 registers, 64 KiB; rows up to 2 KiB take 40 to 64 registers. Small launches
-// with a residual take up to 128.
-// Determinism: the order of any_rows.cu.
+// quantized 64 registers, 64 KiB; other rows up to 128 registers, 64 KiB; rows up to 2 KiB take 40
+// to 64 registers. Small launches with a residual take up to 128. Determinism: the order of
+// any_rows.cu.
 
 #include <cuda_runtime.h>
 

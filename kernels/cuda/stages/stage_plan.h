@@ -85,9 +85,8 @@ inline constexpr int kStageWarps = 32;
 // many.
 inline constexpr int kSliceWarps = 8;
 
-// Whether quantized rows that a block can take are multiplied with gamma before they are
-// normalized, if there is no beta and no input bias: their largest results follow from the largest
-// products.
+// Whether quantized rows are multiplied with gamma before they are normalized, if a block can take
+// them and there is no beta and no input bias. The largest product then gives the largest result.
 bool ScalesFirst(const NormSpec& spec);
 
 // Whether sliced_rows.cu has the stages and types of a spec.

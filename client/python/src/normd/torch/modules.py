@@ -76,8 +76,8 @@ class Activated(nn.Module):
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """(norm(v), v) of v = x + residual. Calls no hooks.
 
-        LayerNorm and RMSNorm do it in one pass. Norms of channels take two steps, because one, the
-        operator `normalize` with its `residual`, is no faster for them in float32 on the CPU.
+        LayerNorm and RMSNorm do it in one pass. Norms of channels take two steps: on
+        the CPU in float32, `normalize` with its `residual` takes as long.
         """
         total = x + residual
         return self.forward(total), total
