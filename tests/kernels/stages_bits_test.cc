@@ -213,6 +213,36 @@ TEST_P(StagesBitsTest, ASampleHasTheSameBitsAtAnyAddress) {
   }
 }
 
+// Rows that kernels of vectors take at some addresses alone, and rows that are no whole vectors.
+TEST_P(StagesBitsTest, QuantizedRowsHaveTheSameBitsAtAnyAddress) {
+  const auto [dtype, layout, rows] = GetParam();
+  if ((layout == Layout::kChannelsLast) != (rows == Rows::kPosition)) {
+    GTEST_SKIP() << "these rows lie together";
+  }
+  for (const std::int64_t channels : {40, 99, 129, 520, 1031, 1040, 4096, 4097, 16384}) {
+#ifdef NORMD_SANITIZED
+    if (channels > 1040) continue;
+#endif
+    for (const Stage scale : {Stage::kStaticScale, Stage::kRowScale, Stage::kBlockScale}) {
+      for (const Statistics statistics :
+           {Statistics::kMeanVariance, Statistics::kMeanSquare, Statistics::kRootOfSquares}) {
+        StagedSpec staged = PlainSpec(dtype, layout, rows, statistics);
+        staged.spec.channels = channels;
+        staged.spec.groups = channels % 3 == 0 && random_.Chance(50) ? 3 : 1;
+        staged.Add(scale, random_);
+        if (random_.Chance(30)) staged.spec.weight_offset = 1;
+        const std::int64_t spatial = rows == Rows::kPosition ? random_.Draw(1, 5) : 1;
+        if (random_.Chance(70)) {
+          Check(staged, StagedParams::OfRowsType(staged.spec, false, random_), 3, spatial);
+        } else {
+          Check(staged, 3, spatial);
+        }
+        if (HasFailure() || !unsupported_.empty()) return;
+      }
+    }
+  }
+}
+
 // Rows of both tensors in registers of a warp, of a block and in slices, by addresses or not.
 TEST_P(StagesBitsTest, AStyleTensorHasTheSameBitsAtAnyAddress) {
   const auto [dtype, layout, rows] = GetParam();

@@ -189,18 +189,22 @@ TEST_P(StagesTest, NormsOfLongRowsAgreeWithTheReference) {
 }
 
 // Rows of a block or a cluster that begin and end in the middle of a vector, or lie at addresses
-// that do, with a second tensor.
+// that do, with a second tensor or to 8 bits.
 TEST_P(StagesTest, RowsThatAreNoWholeVectorsAgreeWithTheReference) {
-  constexpr Stage kBeside[] = {Stage::kResidualOut, Stage::kWeightOffset, Stage::kGate,
-                               Stage::kScale,       Stage::kActivation,   Stage::kStyleIndex,
-                               Stage::kRowScale};
-  for (const std::int64_t length : {517, 1031, 1040, 3249, 4097, 8191, 16383, 24577, 40001}) {
+  constexpr Stage kPairs[][2] = {
+      {Stage::kResidual, Stage::kResidualOut},  {Stage::kResidual, Stage::kWeightOffset},
+      {Stage::kResidual, Stage::kGate},         {Stage::kResidual, Stage::kScale},
+      {Stage::kResidual, Stage::kActivation},   {Stage::kResidual, Stage::kStyleIndex},
+      {Stage::kResidual, Stage::kRowScale},     {Stage::kWeightOffset, Stage::kStaticScale},
+      {Stage::kWeightOffset, Stage::kRowScale}, {Stage::kWeightOffset, Stage::kBlockScale}};
+  for (const std::int64_t length :
+       {65, 201, 517, 1031, 1040, 3249, 4097, 8191, 16383, 24577, 40001}) {
 #ifdef NORMD_SANITIZED
     if (length > 2048) continue;
 #endif
     if (!is_cuda() && length > 16383) continue;  // In other tests: a CPU has no blocks.
-    for (const Stage beside : kBeside) {
-      const StagedSpec staged = WithStages({Stage::kResidual, beside});
+    for (const auto& [one, other] : kPairs) {
+      const StagedSpec staged = WithStages({one, other});
       if (staged.names.empty()) continue;
       as_in_models_ = staged.spec.style == Style::kNone && random_.Chance(50) &&
                       staged.spec.statistics != Statistics::kGiven;
