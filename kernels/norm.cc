@@ -132,13 +132,13 @@ std::string RunsText(const RunSizes& runs) {
 
 // The layout of the elements.
 Status CheckLayout(const NormSpec& spec) {
-  if (Status status = CheckValue("layout", spec.layout, Layout::kInterleaved); !status.ok()) {
+  if (Status status = CheckValue("layout", spec.layout, Layout::kMixedRuns); !status.ok()) {
     return status;
   }
-  if (spec.layout != Layout::kInterleaved) {
+  if (spec.layout != Layout::kMixedRuns) {
     if (spec.channel_runs == RunSizes{}) return Status();
     return InvalidArgument("channel_runs: " + RunsText(spec.channel_runs) +
-                           ", wanted zeros: channels are not interleaved");
+                           ", wanted zeros: the layout is not of mixed runs");
   }
   if (ProductOf(spec.channel_runs) != spec.channels) {
     return InvalidArgument("channel_runs: " + RunsText(spec.channel_runs) +
@@ -146,11 +146,11 @@ Status CheckLayout(const NormSpec& spec) {
                            " channels");
   }
   if (spec.rows != Rows::kPosition) {
-    return InvalidArgument("rows: of groups, wanted positions with an interleaved layout");
+    return InvalidArgument("rows: of groups, wanted positions with a layout of mixed runs");
   }
   if (spec.groups != 1) {
     return InvalidArgument("groups: " + std::to_string(spec.groups) +
-                           ", wanted 1 with an interleaved layout");
+                           ", wanted 1 with a layout of mixed runs");
   }
   return Status();
 }
@@ -275,11 +275,11 @@ Status CheckStatisticsOut(const NormSpec& spec, const Segment& segment, std::siz
 }
 
 Status CheckRuns(const NormSpec& spec, const Segment& segment, std::size_t index) {
-  if (spec.layout != Layout::kInterleaved) {
+  if (spec.layout != Layout::kMixedRuns) {
     if (segment.spatial_runs == RunSizes{}) return Status();
     return RefuseSegment(
         index, "spatial_runs",
-        RunsText(segment.spatial_runs) + ", wanted zeros: the spec's channels are not interleaved");
+        RunsText(segment.spatial_runs) + ", wanted zeros: the spec's layout is not of mixed runs");
   }
   if (ProductOf(segment.spatial_runs) == segment.spatial) return Status();
   return RefuseSegment(index, "spatial_runs",

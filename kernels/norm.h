@@ -61,7 +61,7 @@ enum class Layout : std::uint8_t {
   // spatial_runs[0], channel_runs[1], spatial_runs[1], ...]. Channels are numbered in the order of
   // channel_runs, positions in that of spatial_runs. Only with rows of positions and one group:
   // LayerNorm over axes that are not adjacent.
-  kInterleaved = 2,
+  kMixedRuns = 2,
 };
 
 // The statistics that normalize a row. The variance is the population variance (divided by the
@@ -104,7 +104,7 @@ struct NormSpec {
   Quantization quantization = Quantization::kNone;
   QuantizationScale quantization_scale = QuantizationScale::kStatic;
   double output_scale = 0;     // With kStatic: a normal float > 0.
-  RunSizes channel_runs = {};  // With Layout::kInterleaved: > 0, their product `channels`; else 0.
+  RunSizes channel_runs = {};  // With Layout::kMixedRuns: > 0, their product `channels`; else 0.
 
   bool takes_other() const {
     return combine_input != Combine::kNone || combine_output != Combine::kNone;
@@ -167,7 +167,7 @@ struct Segment {
   // The factors that turn quantized values back: [rows], or [rows, blocks of a row]. Exactly with
   // QuantizationScale::kRow and kBlock.
   float* scale_out = nullptr;
-  RunSizes spatial_runs = {};  // With Layout::kInterleaved: their product is `spatial`; else 0.
+  RunSizes spatial_runs = {};  // With Layout::kMixedRuns: their product is `spatial`; else 0.
   // Elements from the beginning of a sample to that of the next; 0: samples lie together.
   std::int64_t x_pitch = 0;
   std::int64_t y_pitch = 0;

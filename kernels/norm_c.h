@@ -39,7 +39,7 @@ enum {
 };
 
 enum { NORM_FLOAT32 = 1, NORM_FLOAT64 = 2, NORM_FLOAT16 = 3, NORM_BFLOAT16 = 4 };
-enum { NORM_CHANNELS_FIRST = 0, NORM_CHANNELS_LAST = 1, NORM_INTERLEAVED = 2 };
+enum { NORM_CHANNELS_FIRST = 0, NORM_CHANNELS_LAST = 1, NORM_MIXED_RUNS = 2 };
 enum {
   NORM_MEAN_VARIANCE = 0,
   NORM_MEAN_SQUARE = 1,
@@ -100,7 +100,7 @@ typedef struct norm_spec {
    * 0, which makes `scale` the factor itself. Adaptive norms want 1. */
   double scale_offset;
   double output_scale; /* With NORM_SCALE_STATIC and a quantization. */
-  /* With NORM_INTERLEAVED: > 0, their product channels; else 0. A sample is
+  /* With NORM_MIXED_RUNS: > 0, their product channels; else 0. A sample is
    * channel_runs[0] x spatial_runs[0] x channel_runs[1] x spatial_runs[1] x ... */
   int64_t channel_runs[4];
 } norm_spec;
@@ -124,7 +124,7 @@ typedef struct norm_params {
 } norm_params;
 
 /* One tensor of the batch: samples x channels x spatial, or samples x spatial x channels; not with
- * NORM_INTERLEAVED. */
+ * NORM_MIXED_RUNS. */
 typedef struct norm_segment {
   const void* x;
   void* y;
@@ -154,7 +154,7 @@ typedef struct norm_tensors {
   void* mean_out;
   void* rstd_out;
   float* scale_out; /* With NORM_SCALE_ROW and NORM_SCALE_BLOCK. */
-  /* With NORM_INTERLEAVED: their product is spatial; else 0. */
+  /* With NORM_MIXED_RUNS: their product is spatial; else 0. */
   int64_t spatial_runs[4];
   /* Elements from the beginning of a sample to that of the next; 0: samples lie together. */
   int64_t x_pitch;

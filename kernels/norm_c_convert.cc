@@ -45,7 +45,7 @@ constexpr bool Equal(int in_c, Enum value) {
 }
 static_assert(std::size(norm_spec{}.channel_runs) == kMostRuns &&
               std::size(norm_tensors{}.spatial_runs) == kMostRuns);
-static_assert(Equal(NORM_INTERLEAVED, Layout::kInterleaved) &&
+static_assert(Equal(NORM_MIXED_RUNS, Layout::kMixedRuns) &&
               Equal(NORM_LARGEST_ABSOLUTE, Statistics::kLargestAbsolute) &&
               Equal(NORM_GELU_TANH, Activation::kGeluTanh) &&
               Equal(NORM_ROWS_POSITION, Rows::kPosition) &&

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/interleaved.h"
+#include "kernels/mixed_runs.h"
 #include "kernels/sample_range.h"
 
 namespace normd::norm {
@@ -61,7 +61,7 @@ class ReferenceTensor {
     return Index(n, c, s, segment_.spatial);
   }
   std::int64_t Channel(std::int64_t index) const {
-    if (spec_.layout == Layout::kInterleaved) {
+    if (spec_.layout == Layout::kMixedRuns) {
       return places_.ChannelAt(index % (spec_.channels * segment_.spatial));
     }
     return spec_.layout == Layout::kChannelsFirst ? index / segment_.spatial % spec_.channels
@@ -126,7 +126,7 @@ class ReferenceTensor {
   }
 
   std::int64_t Index(std::int64_t n, std::int64_t c, std::int64_t s, std::int64_t spatial) const {
-    if (spec_.layout == Layout::kInterleaved) {
+    if (spec_.layout == Layout::kMixedRuns) {
       return n * spec_.channels * spatial + places_.OfChannel(c) + places_.OfPosition(s);
     }
     return spec_.layout == Layout::kChannelsFirst ? (n * spec_.channels + c) * spatial + s
@@ -176,7 +176,7 @@ class ReferenceTensor {
   const NormSpec& spec_;
   const NormParams& params_;
   const Segment& segment_;
-  const InterleavedPlaces places_;  // With Layout::kInterleaved.
+  const MixedRuns places_;  // With Layout::kMixedRuns.
   // Kept because a channel's elements come together, and a style tensor's statistics take its whole
   // channel.
   Affine cached_{};

@@ -26,7 +26,7 @@ NormCase OverPositions(NormCase norm, absl::Span<const std::int64_t> normalized,
                        const std::vector<int>& axes) {
   norm.spec.rows = norm::Rows::kPosition;
   if (RunsOf(axes) == 1) return norm;
-  norm.spec.layout = norm::Layout::kInterleaved;
+  norm.spec.layout = norm::Layout::kMixedRuns;
   norm.spec.channel_runs.fill(1);
   std::size_t run = 0;
   for (std::size_t i = 0; i < axes.size(); ++i) {
@@ -95,7 +95,7 @@ absl::Status AxesNorm::Divide(const Shape& x, Geometry& geometry) const {
   geometry.samples = x.Product(0, first);
   geometry.spatial = 1;
   for (const std::int64_t size : runs) geometry.spatial *= size;
-  if (spec().layout == norm::Layout::kInterleaved) geometry.spatial_runs = runs;
+  if (spec().layout == norm::Layout::kMixedRuns) geometry.spatial_runs = runs;
   return absl::OkStatus();
 }
 

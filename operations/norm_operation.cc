@@ -81,7 +81,7 @@ void SetCommon(const v1::ModelConfig& config, norm::NormSpec& spec) {
 }
 
 CutRule CutRuleOf(const norm::NormSpec& spec) {
-  // The rows of a channels-last sample are interleaved; several tensors are cut between samples.
+  // The rows of a channels-last sample alternate; several tensors are cut between samples.
   if (spec.layout == norm::Layout::kChannelsLast || spec.rows == norm::Rows::kPosition ||
       norm::InputsOf(spec).size() > 1) {
     return {};
@@ -283,7 +283,7 @@ absl::InlinedVector<TensorType, kInlinedOutputs> NormOperation::Outputs(
 
 namespace {
 
-// The bytes of the tiles of an interleaved x that threads copy (kernels/cpu/interleaved.cc), if
+// The bytes of the tiles of a mixed-run x that threads copy (kernels/cpu/mixed_runs.cc), if
 // rows are so long that a tile exceeds the threads' usual memory. The tiles of one sample have at
 // most the sample's bytes.
 std::int64_t TilesBytes(const norm::NormSpec& spec, const Geometry& geometry, norm::DType dtype) {
@@ -299,7 +299,7 @@ std::int64_t TilesBytes(const norm::NormSpec& spec, const Geometry& geometry, no
 
 // Factors, offsets and gates of the samples that are computed together (kernels/cpu/staged.cc).
 std::int64_t NormOperation::WorkspaceBytes(const Geometry& geometry, norm::DType dtype) const {
-  if (spec_.layout == norm::Layout::kInterleaved) return TilesBytes(spec_, geometry, dtype);
+  if (spec_.layout == norm::Layout::kMixedRuns) return TilesBytes(spec_, geometry, dtype);
   constexpr std::int64_t kTogether = std::int64_t{256} << 10;
   const bool modulated = spec_.style != norm::Style::kNone || spec_.scale || spec_.shift;
   const bool wide = dtype == norm::DType::kFloat64 || spec_.style == norm::Style::kMix ||

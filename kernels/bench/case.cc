@@ -175,7 +175,7 @@ Status CutAxes(const std::string& text, Case* c) {
     begin = end + 1;
   }
   skip_to(c->dims.size());
-  c->spec.layout = Layout::kInterleaved;
+  c->spec.layout = Layout::kMixedRuns;
   c->spec.rows = Rows::kPosition;
   c->spec.channels = c->spatial = 1;
   for (std::size_t i = 0; i < kMostRuns; ++i) {
@@ -200,9 +200,9 @@ const char* Name(Layout layout) {
   switch (layout) {
     case Layout::kChannelsFirst: return "first";
     case Layout::kChannelsLast: return "last";
-    case Layout::kInterleaved: break;
+    case Layout::kMixedRuns: break;
   }
-  return "interleaved";
+  return "mixed_runs";
 }
 
 std::int64_t Case::moved_bytes() const {

@@ -67,7 +67,7 @@ std::vector<Case> FullSuite();
 // Halves the number of samples until the tensor has at most `max_bytes`; keeps at least one.
 void ScaleTo(std::int64_t max_bytes, Case* c);
 
-const char* Name(Layout layout);  // "first", "last", "interleaved"
+const char* Name(Layout layout);  // "first", "last", "mixed_runs"
 
 }  // namespace normd::norm::bench
 

@@ -160,10 +160,10 @@ void NormalizeChannelsLast(const Batch& batch, const Segment& segment);
 // Given statistics where channels are adjacent: channels last, and spatial == 1.
 void NormalizeGivenChannelsLast(const Batch& batch, const Segment& segment);
 
-// Layout::kInterleaved.
-void NormalizeInterleaved(const Batch& batch, const Segment& segment);
+// Layout::kMixedRuns.
+void NormalizeMixedRuns(const Batch& batch, const Segment& segment);
 
-// Every other spec, except Layout::kInterleaved.
+// Every other spec, except Layout::kMixedRuns.
 void NormalizeStaged(const Batch& batch, const Segment& segment);
 
 }  // namespace normd::norm::cpu

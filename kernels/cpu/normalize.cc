@@ -85,8 +85,8 @@ void NormalizeWithItsParams(const Batch& batch, const NormParams& params, const 
 }  // namespace
 
 void NormalizeAnyLayout(const Batch& batch, const Segment& segment) {
-  if (batch.spec.layout == Layout::kInterleaved) {
-    NormalizeInterleaved(batch, segment);
+  if (batch.spec.layout == Layout::kMixedRuns) {
+    NormalizeMixedRuns(batch, segment);
   } else {
     NormalizeFirstOrLast(batch, segment);
   }

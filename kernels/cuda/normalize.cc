@@ -11,7 +11,7 @@
 #include "kernels/cuda/linear/linear_launch.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/stages/stages.h"
-#include "kernels/interleaved.h"
+#include "kernels/mixed_runs.h"
 #include "kernels/sample_range.h"
 
 namespace normd::norm::cuda {
@@ -28,7 +28,7 @@ struct PlannedSegments {
   const NormParams* params;  // Null: the batch's.
   NormSpec spec;             // As the kernels see it, like the segments.
   std::vector<Segment> segments;
-  Segment whole;  // kFactors: the only segment, unchanged.
+  Segment whole;  // kSampleAffine: the only segment, unchanged.
   // The same for all segments.
   SampleGaps gaps;
   std::int64_t gap_rows;
@@ -68,7 +68,7 @@ bool ShareRows(const PlannedSegments& a, const PlannedSegments& b) {
 void AddSegment(PlannedSegments next, std::vector<PlannedSegments>* planned) {
   const auto same =
       std::find_if(planned->begin(), planned->end(), [&](const PlannedSegments& other) {
-        return other.lowering == next.lowering && other.lowering != Lowering::kFactors &&
+        return other.lowering == next.lowering && other.lowering != Lowering::kSampleAffine &&
                other.plan == next.plan && other.params == next.params && ShareRows(other, next);
       });
   if (same == planned->end()) {
@@ -129,13 +129,13 @@ Status RefuseRows(const char* field, std::int64_t rows) {
 
 // Selects the layout in which a segment is computed.
 void TakeLayout(NormSpec* spec, Segment* segment) {
-  if (spec->layout == Layout::kInterleaved) ShortenRuns(spec, segment);
+  if (spec->layout == Layout::kMixedRuns) ShortenRuns(spec, segment);
 }
 
 // Whether the kernels of a plan find rows between gaps, or their launches are cut at gaps.
 bool TakesGaps(Lowering lowering, const Plan& plan, std::int64_t rows_of_sample) {
   if (lowering == Lowering::kStages) return true;
-  return lowering != Lowering::kFactors && rows_of_sample <= kMaxRows &&
+  return lowering != Lowering::kSampleAffine && rows_of_sample <= kMaxRows &&
          (plan.strategy == Strategy::kWarp || plan.strategy == Strategy::kBlock);
 }
 
@@ -144,7 +144,7 @@ std::int64_t SamplesOfPiece(const NormSpec& spec, const Segment& segment, Loweri
                             const Plan& plan) {
   // Factors turn all samples' channels into those of one sample, whose number is limited.
   const std::int64_t most =
-      lowering == Lowering::kFactors ? kMaxRows / spec.channels : segment.samples;
+      lowering == Lowering::kSampleAffine ? kMaxRows / spec.channels : segment.samples;
   if (!GapsOf(spec, segment).any()) return most;
   const std::int64_t rows = RowsOfSample(spec, segment.spatial);
   return TakesGaps(lowering, plan, rows)
@@ -166,7 +166,7 @@ Status PlanSegments(const NormSpec& batch_spec, const NormParams& params, const 
     if ((lowering == Lowering::kStages || lowering == Lowering::kModulated) && rows > kMaxRows) {
       return RefuseRows("spatial: rows of a sample", rows);
     }
-    if ((lowering == Lowering::kFactors || spec.layout == Layout::kInterleaved) &&
+    if ((lowering == Lowering::kSampleAffine || spec.layout == Layout::kMixedRuns) &&
         spec.channels > kMaxRows) {
       return RefuseRows("channels", spec.channels);
     }
@@ -220,7 +220,7 @@ std::size_t FamilyScratchBytes(const DeviceLimits& limits, const PlannedSegments
 std::size_t ScratchBytes(const NormSpec& spec, const DeviceLimits& limits,
                          const PlannedSegments& planned) {
   const std::size_t family = FamilyScratchBytes(limits, planned);
-  if (planned.lowering != Lowering::kFactors) return family;
+  if (planned.lowering != Lowering::kSampleAffine) return family;
   return RoundUp(family) + FactorsBytes(spec, planned.whole.samples);
 }
 
@@ -265,11 +265,11 @@ Status EnqueuePart(const NormSpec& spec, const NormParams& params, const DeviceL
   char* const workspace = static_cast<char*>(options.workspace);
   const NormParams& own = part.params != nullptr ? *part.params : params;
   NormParams lowered = own;
-  if (part.lowering == Lowering::kFactors) {
+  if (part.lowering == Lowering::kSampleAffine) {
     const std::size_t bytes = FactorsBytes(spec, part.whole.samples);
     char* const factors = workspace + kExchangeBytes + RoundUp(FamilyScratchBytes(limits, part));
-    const FactorsLaunch launch = {spec, own, limits, part.whole, options.stream, factors};
-    if (Status status = LaunchFactors(launch); !status.ok()) return status;
+    const SampleAffineLaunch launch = {spec, own, limits, part.whole, options.stream, factors};
+    if (Status status = LaunchSampleAffine(launch); !status.ok()) return status;
     const DType dtype = spec.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
     lowered.gamma = {factors, dtype};
     lowered.beta = {factors + bytes / 2, dtype};

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "kernels/cuda/interleaved/strip_plan.h"
+#include "kernels/cuda/channels_last/strip_plan.h"
 #include "kernels/cuda/rows/row_plan.h"
 
 namespace normd::norm::cuda {

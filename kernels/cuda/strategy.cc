@@ -57,7 +57,7 @@ std::string Describe(const Plan& plan) {
              (plan.strips == Strategy::kSplit ? ""
                                               : " of " + number(plan.blocks_per_row) + " blocks");
     case Strategy::kStages: {
-      constexpr const char* kPlaces[] = {"", ", columns", ", interleaved"};
+      constexpr const char* kPlaces[] = {"", ", positions", ", channels last"};
       text += plan.warps == 0 ? ": " + number(plan.lanes_per_row) + " lanes"
                               : ": " + number(plan.warps) + " warps";
       if (plan.blocks_per_row > 1) text += " of " + number(plan.blocks_per_row) + " blocks";

@@ -19,7 +19,7 @@ enum class Strategy : std::uint8_t {
   kWarp = 1,          // A row in the registers of one warp or of a part of it.
   kBlock = 2,         // A row in the registers of one block.
   kCluster = 3,       // A row in the registers of a thread-block cluster, or strips of
-                      // interleaved rows in its shared memory.
+                      // channels-last rows in its shared memory.
   kGrid = 4,          // A row in the registers and shared memory of co-resident blocks.
   kSplit = 5,         // Two passes: partial statistics, then the normalization.
   kChannelsLast = 6,  // Rows that interleave in memory, in strips (strip_plan.h).
@@ -29,10 +29,10 @@ enum class Strategy : std::uint8_t {
 
 // The layout of a row's elements in memory; only kStages uses it.
 enum class RowPlaces : std::uint8_t {
-  kTogether = 0,     // Adjacent.
-  kColumns = 1,      // A position's, channels first: `spatial` apart.
-  kInterleaved = 2,  // A group's, channels last: runs of the group's channels.
-  kScattered = 3,    // A position's, where runs of channels and positions take turns.
+  kTogether = 0,      // Adjacent.
+  kPositions = 1,     // A position's, channels first: `spatial` apart.
+  kChannelsLast = 2,  // A group's, channels last: runs of the group's channels.
+  kMixedRuns = 3,     // A position's, where runs of channels and positions take turns.
 };
 
 // "auto", "warp", "block", "cluster", "grid", "split", "channels_last", "elementwise", "stages".

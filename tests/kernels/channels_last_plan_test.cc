@@ -1,4 +1,4 @@
-#include "kernels/cuda/interleaved/strip_plan.h"
+#include "kernels/cuda/channels_last/strip_plan.h"
 
 #include <gtest/gtest.h>
 

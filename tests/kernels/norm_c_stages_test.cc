@@ -59,7 +59,7 @@ MATCHER(IsNear, "") { return std::fabs(std::get<0>(arg) - std::get<1>(arg)) < 1e
 // Channels 0 and 1 are 1 and 3 at the first position, 7 and 3 at the second.
 TEST_F(NormCStagesTest, TakesRunsOfChannelsAndPositionsInTurn) {
   spec_.rows = NORM_ROWS_POSITION;
-  spec_.layout = NORM_INTERLEAVED;
+  spec_.layout = NORM_MIXED_RUNS;
   const int64_t runs[4] = {1, 2, 1, 1};
   std::copy(runs + 1, runs + 4, spec_.channel_runs);
   spec_.channel_runs[3] = 1;

@@ -15,7 +15,7 @@
 #include <tuple>
 #include <vector>
 
-#include "kernels/interleaved.h"
+#include "kernels/mixed_runs.h"
 #include "tests/support/kernel_backend.h"
 #include "tests/support/stage.h"
 #include "tests/support/staged_check.h"
@@ -30,12 +30,12 @@ using Row = std::vector<std::int64_t>;  // The places of its elements in a sampl
 
 std::vector<Row> RowsOf(const NormSpec& spec, const StagedSegment& segment) {
   const std::int64_t spatial = segment.spatial();
-  const InterleavedPlaces places = {spec.channel_runs, segment.spatial_runs()};
+  const MixedRuns places = {spec.channel_runs, segment.spatial_runs()};
   std::vector<Row> rows(static_cast<std::size_t>(RowsOfSample(spec, spatial)));
   for (std::int64_t i = 0; i < spec.channels * spatial; ++i) {
     std::int64_t channel = i % spec.channels, position = i / spec.channels;
     if (spec.layout == Layout::kChannelsFirst) channel = i / spatial, position = i % spatial;
-    if (spec.layout == Layout::kInterleaved) {
+    if (spec.layout == Layout::kMixedRuns) {
       channel = places.ChannelAt(i), position = places.PositionAt(i);
     }
     const std::int64_t group = channel / (spec.channels / spec.groups);
@@ -193,7 +193,7 @@ TEST_P(OutlierTest, RowsOfSeveralBlocksAgreeWithTheReference) {
 // The reference itself is in float64.
 constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 INSTANTIATE_TEST_SUITE_P(All, OutlierTest, EveryRow(kTypes), StagesName);
-INSTANTIATE_TEST_SUITE_P(Interleaved, OutlierTest, EveryInterleavedRow(kTypes), StagesName);
+INSTANTIATE_TEST_SUITE_P(MixedRuns, OutlierTest, EveryRowOfMixedRuns(kTypes), StagesName);
 
 }  // namespace
 }  // namespace normd::norm::testing

@@ -44,9 +44,9 @@ TEST(LowerSegmentTest, MakesPositionsSamplesWhereRowsLieTogether) {
 TEST(LowerSegmentTest, MakesModulationFactorsWhereTheyTakeFewBytes) {
   NormSpec spec = GroupNormSpec(64, 8, DType::kFloat32);
   spec.scale = true;
-  ASSERT_EQ(LowerSegment(spec, 32, {}), Lowering::kFactors);
+  ASSERT_EQ(LowerSegment(spec, 32, {}), Lowering::kSampleAffine);
   EXPECT_EQ(LowerSegment(spec, 31, {}), Lowering::kStages);
-  const LoweredRows rows = LowerRows(spec, Lowering::kFactors, 5, 32);
+  const LoweredRows rows = LowerRows(spec, Lowering::kSampleAffine, 5, 32);
   EXPECT_FALSE(rows.spec.scale);
   EXPECT_EQ(rows.spec.channels, 5 * 64);
   EXPECT_EQ(rows.spec.groups, 5 * 8);
@@ -190,26 +190,26 @@ TEST(RowsOfStagesTest, CountsEveryElementOnce) {
   }
 }
 
-NormSpec InterleavedNorm(std::int64_t channels, DType dtype) {
+NormSpec MixedRunsNorm(std::int64_t channels, DType dtype) {
   NormSpec spec = LayerNormSpec(channels, dtype);
-  spec.layout = Layout::kInterleaved;
+  spec.layout = Layout::kMixedRuns;
   spec.rows = Rows::kPosition;
   spec.channel_runs = {channels, 1, 1, 1};
   return spec;
 }
 
-TEST(RowsOfStagesTest, ScattersRowsOfChannelsThatInterleave) {
-  const NormSpec spec = InterleavedNorm(24, DType::kFloat16);
+TEST(RowsOfStagesTest, GivesRowsOfMixedRunsAPlaceOfTheirOwn) {
+  const NormSpec spec = MixedRunsNorm(24, DType::kFloat16);
   EXPECT_EQ(LowerSegment(spec, 49, {}), Lowering::kStages);
   const StageRows rows = RowsOfStages(spec, 49);
-  EXPECT_EQ(rows.places, RowPlaces::kScattered);
+  EXPECT_EQ(rows.places, RowPlaces::kMixedRuns);
   EXPECT_EQ(rows.elements, 24);
   EXPECT_EQ(rows.rows_of_sample(), 49);
 }
 
 // So that a warp's rows, neighbours in memory, read whole sectors; long rows take more lanes, and
 // at last warps.
-TEST(PlanStagesTest, GivesScatteredRowsAsFewLanesAsFillASector) {
+TEST(PlanStagesTest, GivesRowsOfMixedRunsAsFewLanesAsFillASector) {
   struct Wanted {
     DType dtype;
     std::int64_t channels;
@@ -221,10 +221,10 @@ TEST(PlanStagesTest, GivesScatteredRowsAsFewLanesAsFillASector) {
         Wanted{DType::kFloat16, 1024, 2}, Wanted{DType::kFloat64, 512, 8},
         Wanted{DType::kFloat32, 16384, 32}, Wanted{DType::kFloat32, 16385, 0},
         Wanted{DType::kFloat32, 1 << 20, 0}}) {
-    const NormSpec spec = InterleavedNorm(wanted.channels, wanted.dtype);
+    const NormSpec spec = MixedRunsNorm(wanted.channels, wanted.dtype);
     Plan plan;
     PlanStages(spec, 49, DeviceLimits(), &plan);
-    EXPECT_EQ(plan.places, RowPlaces::kScattered);
+    EXPECT_EQ(plan.places, RowPlaces::kMixedRuns);
     EXPECT_EQ(plan.lanes_per_row, wanted.lanes) << wanted.channels;
     EXPECT_EQ(plan.warps > 0, wanted.lanes == 0) << wanted.channels;
   }

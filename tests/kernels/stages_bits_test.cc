@@ -382,7 +382,7 @@ TEST_P(StagesBitsTest, TheWeightOneAmongZerosHasTheBitsOfTheIndex) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StagesBitsTest, EveryRow(kFloatTypes), StagesName);
-INSTANTIATE_TEST_SUITE_P(Interleaved, StagesBitsTest, EveryInterleavedRow(kFloatTypes), StagesName);
+INSTANTIATE_TEST_SUITE_P(MixedRuns, StagesBitsTest, EveryRowOfMixedRuns(kFloatTypes), StagesName);
 
 }  // namespace
 }  // namespace normd::norm::testing

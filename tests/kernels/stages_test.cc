@@ -322,7 +322,7 @@ TEST_P(StagesTest, TilesOfManySegmentsAgreeWithTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StagesTest, EveryRow(kFloatTypes), StagesName);
-INSTANTIATE_TEST_SUITE_P(Interleaved, StagesTest, EveryInterleavedRow(kFloatTypes), StagesName);
+INSTANTIATE_TEST_SUITE_P(MixedRuns, StagesTest, EveryRowOfMixedRuns(kFloatTypes), StagesName);
 
 }  // namespace
 }  // namespace normd::norm::testing

@@ -75,7 +75,7 @@ bool StagedSpec::IsValid() const {
 }
 
 void StagedSpec::CutChannels(Random& random) {
-  if (spec.layout != Layout::kInterleaved) return;
+  if (spec.layout != Layout::kMixedRuns) return;
   spec.groups = 1;
   spec.channel_runs = DrawRuns(spec.channels, random);
 }
@@ -108,7 +108,7 @@ std::int64_t ChooseShape(std::int64_t length, StagedSpec* staged, Random& random
     spatial = (length + row_channels - 1) / row_channels;
   }
   // Blocks need contiguous rows.
-  const bool together = spec.layout != Layout::kInterleaved &&
+  const bool together = spec.layout != Layout::kMixedRuns &&
                         (spec.rows == Rows::kGroup) == (spec.layout == Layout::kChannelsFirst);
   if (spec.quantization_scale == QuantizationScale::kBlock && !together) {
     row_channels = length;
@@ -117,7 +117,7 @@ std::int64_t ChooseShape(std::int64_t length, StagedSpec* staged, Random& random
   if (spec.style == Style::kTensor) row_channels = 1;
   spec.groups = length > 20000 ? 1 : length > 2000 ? random.Draw(1, 2) : random.Draw(1, 5);
   spec.channels = spec.groups * row_channels;
-  if (spec.layout == Layout::kInterleaved) spec.channels = row_channels;
+  if (spec.layout == Layout::kMixedRuns) spec.channels = row_channels;
   staged->CutChannels(random);
   if (spec.styles > 2 && spec.channels > 2000) spec.styles = 2;
   return spatial;

@@ -46,7 +46,7 @@ struct StagedSpec {
   // together: ask IsValid.
   void Add(Stage stage, Random& random);
   bool IsValid() const;
-  // With an interleaved layout: cuts the channels, which are set, into runs of one group.
+  // With Layout::kMixedRuns: cuts the channels, which are set, into runs of one group.
   void CutChannels(Random& random);
 };
 

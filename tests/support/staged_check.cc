@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/interleaved.h"
+#include "kernels/mixed_runs.h"
 #include "kernels/reference.h"
 
 namespace normd::norm::testing {
@@ -118,21 +118,21 @@ class Check {
   // Once for each place in a sample: each of its elements is asked for several times.
   void FindPlaces() {
     const std::int64_t spatial = segment_.spatial(), group = spec_.channels / spec_.groups;
-    const InterleavedPlaces places = {spec_.channel_runs, segment_.spatial_runs()};
+    const MixedRuns places = {spec_.channel_runs, segment_.spatial_runs()};
     places_.resize(static_cast<std::size_t>(spec_.channels * spatial));
     std::vector<std::int64_t> of_positions(static_cast<std::size_t>(spatial));
-    const bool interleaved = spec_.layout == Layout::kInterleaved;
+    const bool mixed = spec_.layout == Layout::kMixedRuns;
     const bool first = spec_.layout == Layout::kChannelsFirst;
     for (std::int64_t s = 0; s < spatial; ++s) {
       of_positions[static_cast<std::size_t>(s)] =
-          interleaved ? places.OfPosition(s) : s * (first ? 1 : spec_.channels);
+          mixed ? places.OfPosition(s) : s * (first ? 1 : spec_.channels);
     }
     const std::int64_t length = RowLength(spec_, spatial);
     const bool rows = spec_.quantization_scale == QuantizationScale::kRow;
     const std::int64_t block = rows ? std::max<std::int64_t>(length, 1) : kQuantizationBlock;
     const std::int64_t scales = (length + block - 1) / block;  // A row's.
     for (std::int64_t c = 0; c < spec_.channels; ++c) {
-      const std::int64_t of_channel = interleaved ? places.OfChannel(c) : c * (first ? spatial : 1);
+      const std::int64_t of_channel = mixed ? places.OfChannel(c) : c * (first ? spatial : 1);
       for (std::int64_t s = 0; s < spatial; ++s) {
         const bool groups = spec_.rows == Rows::kGroup;
         const std::int64_t row = groups ? c / group : c / group * spatial + s;

@@ -144,7 +144,7 @@ StagedSegment::StagedSegment(const NormSpec& spec, std::int64_t samples, std::in
       samples_(samples),
       spatial_(spatial),
       style_spatial_(spec.style == Style::kTensor ? style_spatial : 0) {
-  if (spec.layout == Layout::kInterleaved) spatial_runs_ = DrawRuns(spatial, random);
+  if (spec.layout == Layout::kMixedRuns) spatial_runs_ = DrawRuns(spatial, random);
   SetSizes();
   FillInputs(random);
 }

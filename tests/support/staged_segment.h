@@ -98,11 +98,11 @@ class StagedSegment {
   enum Out { kY, kResidualOut, kMeanOut, kRstdOut, kScaleOut, kOutputs };
 
   // Tensors for a spec, filled with normal numbers; outputs lie apart from inputs, and mean_out and
-  // rstd_out are not wanted. With an interleaved layout the runs of positions are drawn.
+  // rstd_out are not wanted. With Layout::kMixedRuns the runs of positions are drawn.
   StagedSegment(const NormSpec& spec, std::int64_t samples, std::int64_t spatial,
                 std::int64_t style_spatial, Random& random);
 
-  // The same with an interleaved layout and given runs of positions.
+  // The same with Layout::kMixedRuns and given runs of positions.
   StagedSegment(const NormSpec& spec, std::int64_t samples, const RunSizes& spatial_runs,
                 Random& random);
 

@@ -71,8 +71,8 @@ auto EveryRow(const Types& types) {
                             ::testing::Values(Rows::kGroup, Rows::kPosition));
 }
 template <typename Types>
-auto EveryInterleavedRow(const Types& types) {
-  return ::testing::Combine(::testing::ValuesIn(types), ::testing::Values(Layout::kInterleaved),
+auto EveryRowOfMixedRuns(const Types& types) {
+  return ::testing::Combine(::testing::ValuesIn(types), ::testing::Values(Layout::kMixedRuns),
                             ::testing::Values(Rows::kPosition));
 }
 
@@ -82,7 +82,7 @@ inline std::string StagesName(const ::testing::TestParamInfo<StagesParam>& info)
   return std::string(Name(dtype)) +
          (layout == Layout::kChannelsFirst  ? "_first"
           : layout == Layout::kChannelsLast ? "_last"
-                                            : "_interleaved") +
+                                            : "_mixed_runs") +
          (rows == Rows::kGroup ? "_groups" : "_positions");
 }
 

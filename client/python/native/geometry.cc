@@ -40,7 +40,7 @@ Geometry DivideAxesApart(Call& call) {
     in_channels = is_axis;
     (is_axis ? call.spec.channel_runs : geometry.spatial_runs)[run] *= x.size(dim);
   }
-  call.spec.layout = NORM_INTERLEAVED;
+  call.spec.layout = NORM_MIXED_RUNS;
   call.spec.rows = NORM_ROWS_POSITION;
   call.spec.channels = 1;
   for (int i = 0; i < kRuns; ++i) {

@@ -15,7 +15,7 @@ struct Geometry {
   std::int64_t samples = 0;
   std::int64_t spatial = 1;
   std::int64_t trailing = 0;          // kAxes: the dimensions after the axes.
-  std::int64_t spatial_runs[4] = {};  // With NORM_INTERLEAVED.
+  std::int64_t spatial_runs[4] = {};  // With NORM_MIXED_RUNS.
   std::int64_t x_pitch = 0;           // As norm_tensors has it: x is read where it lies.
 };
 

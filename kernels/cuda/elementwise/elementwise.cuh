@@ -45,8 +45,9 @@ class ChannelScale {
 };
 
 // The two halves of LaunchElementwise.
-Status LaunchElementwiseFirst(const Launch& launch);    // Channels first.
-Status LaunchElementwiseColumns(const Launch& launch);  // Channels last, or no trailing dimensions.
+Status LaunchElementwiseFirst(const Launch& launch);  // Channels first.
+Status LaunchElementwiseChannelsLast(
+    const Launch& launch);  // Channels last, or no trailing dimensions.
 
 }  // namespace normd::norm::cuda
 

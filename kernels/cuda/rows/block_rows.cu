@@ -32,13 +32,14 @@ namespace {
 template <typename T, bool kAligned, typename Params>
 constexpr int WantedBlocks(int vectors, int threads) {
   if (vectors != kBlockFewVectors) {
-    return vectors == kBlockManyVectors || !std::is_same_v<Params, AnyParams> ? 1408 / threads : 1;
+    return vectors == kBlockManyVectors || !std::is_same_v<Params, GeneralParams> ? 1408 / threads
+                                                                                  : 1;
   }
-  if (std::is_same_v<Params, AnyParams>) return 4;
+  if (std::is_same_v<Params, GeneralParams>) return 4;
   if (kIsAhead<Params>) return 2;
-  constexpr bool kLean =
+  constexpr bool kFewRegisters =
       std::is_same_v<Params, ElementParams<T, false>> || std::is_same_v<Params, SampleParams<>>;
-  return kLean ? 6 : 5;
+  return kFewRegisters ? 6 : 5;
 }
 
 // Rows of samples are whole vectors; at other addresses, which are rare, they move by elements.
@@ -75,8 +76,8 @@ __global__ void __launch_bounds__(kThreads,
   constexpr int kRunBytes = G * kLanes * kVectorBytes;
   __shared__ Partial<T> partials[kWarps];
   const int lane = static_cast<int>(threadIdx.x % kLanes);
-  // Values derived from the warp's number would take more registers in AnyParams.
-  constexpr bool kOfWarp = !std::is_same_v<Params, AnyParams>;
+  // Values derived from the warp's number would take more registers in GeneralParams.
+  constexpr bool kOfWarp = !std::is_same_v<Params, GeneralParams>;
   const std::uint32_t number = threadIdx.x / kLanes;
   const int warp = static_cast<int>(kOfWarp ? OfWarp(number) : number);
   const int begin = warp * kRunBytes;
@@ -154,7 +155,7 @@ Status LaunchBlockRows(const Launch& launch) {
           return Enqueue<T, kAligned, kMany, kThreads>(launch, batch, RowParams());
         }
       }
-      return Enqueue<T, kAligned, kMany, kThreads>(launch, batch, AnyParams());
+      return Enqueue<T, kAligned, kMany, kThreads>(launch, batch, GeneralParams());
     }
     const auto enqueue = [&](auto params) {
       if (launch.plan.vectors == kMany) {

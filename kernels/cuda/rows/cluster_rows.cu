@@ -144,7 +144,7 @@ cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, int param_bytes
                             static_cast<ExchangeArea*>(launch.exchange));
 }
 
-// Aligned rows. Parameters of elements that cannot stay in shared memory go to RunAny.
+// Aligned rows. Parameters of elements that cannot stay in shared memory go to RunGeneral.
 template <typename T, typename Kind>
 cudaError_t EnqueueKind(const Launch& launch, const RowBatch& batch) {
   using Params = typename Kind::Type;
@@ -152,7 +152,7 @@ cudaError_t EnqueueKind(const Launch& launch, const RowBatch& batch) {
   if constexpr (Kind::kElements) {
     if (param_bytes == 0 || SharedBytes(launch.plan, param_bytes) + kReservedSharedBytes >
                                 launch.limits.shared_bytes_per_block) {
-      return Enqueue<T, true, RunAny>(launch, batch, 0);
+      return Enqueue<T, true, RunGeneral>(launch, batch, 0);
     }
   }
   return Enqueue<T, true, Params>(launch, batch, param_bytes);
@@ -175,7 +175,7 @@ cudaError_t EnqueueWords(const Launch& launch, const RowBatch& batch) {
   cudaError_t error = cudaSuccess;
   if (EnqueueWordsOf<T, T>(launch, batch, &error)) return error;
   if (EnqueueWordsOf<T, float>(launch, batch, &error)) return error;
-  return Enqueue<T, false, RunAny>(launch, batch, 0);
+  return Enqueue<T, false, RunGeneral>(launch, batch, 0);
 }
 
 template <typename T>
@@ -200,7 +200,7 @@ cudaError_t PrepareClusterRows(const DeviceLimits& limits) {
       return cudaSuccess;
     } else {
       constexpr RowSums kMoments = RowSums::kMoments, kNorms = RowSums::kNorms;
-      cudaError_t error = prepare(&ClusterRows<T, false, RunAny, kMoments>);
+      cudaError_t error = prepare(&ClusterRows<T, false, RunGeneral, kMoments>);
       if (error == cudaSuccess) error = prepare(&ClusterRows<T, false, RunWords<T>, kMoments>);
       if (error == cudaSuccess) error = prepare(&ClusterRows<T, false, RunWords<float>, kMoments>);
       if (error == cudaSuccess) {

@@ -120,7 +120,7 @@ class ClusterWarp {
 
 // Any rows and parameters.
 template <typename T, bool kAligned>
-class ClusterWarp<T, kAligned, RunAny> {
+class ClusterWarp<T, kAligned, RunGeneral> {
  public:
   using A = Accumulator<T>;
 
@@ -147,7 +147,7 @@ class ClusterWarp<T, kAligned, RunAny> {
   __device__ void Prepare() {}
 
   __device__ void Finish(const RowScale<A>& scale, std::uint32_t next) {
-    run().Finish(AnyParams(), batch_, scale, vectors_);
+    run().Finish(GeneralParams(), batch_, scale, vectors_);
     Load(next);
   }
 

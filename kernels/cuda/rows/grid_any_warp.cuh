@@ -16,7 +16,7 @@
 namespace normd::norm::cuda {
 
 template <typename T, bool kAligned>
-class GridWarp<T, kAligned, RunAny> {
+class GridWarp<T, kAligned, RunGeneral> {
  public:
   using A = Accumulator<T>;
 

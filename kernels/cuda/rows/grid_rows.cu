@@ -149,7 +149,7 @@ cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, bool aligned) {
   config.attrs = &attribute;
   config.numAttrs = 1;
   const auto kernel =
-      aligned ? &GridRows<T, true, Params, kSums> : &GridRows<T, false, RunAny, kSums>;
+      aligned ? &GridRows<T, true, Params, kSums> : &GridRows<T, false, RunGeneral, kSums>;
   return cudaLaunchKernelEx(&config, kernel, batch, shape,
                             static_cast<ExchangeArea*>(launch.exchange));
 }
@@ -159,10 +159,11 @@ cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, bool aligned) {
 cudaError_t PrepareGridRows(const DeviceLimits& limits) {
   return ForEachElementType([&](auto element) {
     using T = typename decltype(element)::Type;
-    cudaError_t error = AllowSharedBytes(&GridRows<T, false, RunAny, RowSums::kMoments>, limits);
+    cudaError_t error =
+        AllowSharedBytes(&GridRows<T, false, RunGeneral, RowSums::kMoments>, limits);
     if constexpr (!std::is_same_v<T, double>) {
       using Bare = RunChannels<T, NoActivation>;
-      for (const auto kernel : {&GridRows<T, false, RunAny, RowSums::kNorms>,
+      for (const auto kernel : {&GridRows<T, false, RunGeneral, RowSums::kNorms>,
                                 &GridRows<T, true, Bare, RowSums::kNorms>}) {
         if (error == cudaSuccess) error = AllowSharedBytes(kernel, limits);
       }
@@ -188,7 +189,7 @@ Status LaunchGridRows(const Launch& launch) {
           }
         }
         if constexpr (!decltype(aligned)::value) {
-          return Enqueue<T, RunAny>(launch, batch, false);
+          return Enqueue<T, RunGeneral>(launch, batch, false);
         } else {
           return WithRunKind<T, kActivatedElements<T>, TanhSilu>(launch, batch, [&](auto kind) {
             return Enqueue<T, typename decltype(kind)::Type>(launch, batch, true);

@@ -28,8 +28,8 @@ struct Row {
   bool shared_params = false;
   // A norm, which has no parameters; its rows are planned like those of shared ones.
   bool bare = false;
-  bool lean = false;    // Kernels that need few registers can find its parameters.
-  bool ragged = false;  // Rows begin and end inside vectors.
+  bool few_registers = false;  // Kernels that need few registers can find its parameters.
+  bool ragged = false;         // Rows begin and end inside vectors.
   int element_bytes = 0;
   std::int64_t param_bytes = 0;  // With shared_params, of gamma and beta.
   bool activated = false;
@@ -41,7 +41,7 @@ Row DescribeRow(const NormSpec& spec, std::int64_t spatial, int channel_bytes) {
                         kVectorBytes / static_cast<std::int64_t>(SizeOf(spec.dtype)));
   row.bare = spec.statistics > Statistics::kGiven;
   row.shared_params = spatial == 1 || spec.rows == Rows::kPosition || row.bare;
-  row.lean = row.shared_params || spec.groups == spec.channels;
+  row.few_registers = row.shared_params || spec.groups == spec.channels;
   row.element_bytes = static_cast<int>(SizeOf(spec.dtype));
   row.ragged =
       RowLength(spec, spatial) * static_cast<std::int64_t>(SizeOf(spec.dtype)) % kVectorBytes != 0;
@@ -77,7 +77,7 @@ std::int64_t EnoughBytes(const Row& row) { return (row.element_bytes == 2 ? 80 :
 
 // Few vectors per lane if enough rows are then on a multiprocessor, else the number that puts most
 // rows there. Ragged rows of narrow elements are limited by instructions, of which more vectors
-// take fewer. Kernels that are not lean need 64 registers in any shape. If every row reads all of
+// take fewer. Kernels that need more take 64 registers in any shape. If every row reads all of
 // gamma and beta, a block with the most warps would wait for them: they exceed the L1 cache.
 bool PlanBlock(const Row& row, Plan* plan) {
   struct {
@@ -85,9 +85,9 @@ bool PlanBlock(const Row& row, Plan* plan) {
     int warps;
     int registers;
   } const shapes[] = {{kBlockFewVectors, kBlockFewWarps, 40},
-                      {kBlockSomeVectors, row.lean ? kBlockSomeWarps : 0, 48},
+                      {kBlockSomeVectors, row.few_registers ? kBlockSomeWarps : 0, 48},
                       {kBlockManyVectors, row.shared_params ? kBlockWarps : kBlockMaxWarps, 64}};
-  const bool prefer_many = row.lean && row.ragged && row.element_bytes == 2;
+  const bool prefer_many = row.few_registers && row.ragged && row.element_bytes == 2;
   int most = 0;
   for (const auto& shape : shapes) {
     const std::int64_t warps = CeilDiv(row.vectors, std::int64_t{kLanes} * shape.vectors);
@@ -99,7 +99,7 @@ bool PlanBlock(const Row& row, Plan* plan) {
     plan->warps = static_cast<int>(warps);
     plan->vectors = shape.vectors;
     if (prefer_many || shape.vectors != kBlockFewVectors) continue;
-    if (!row.lean || resident * row.vectors * kVectorBytes >= EnoughBytes(row)) break;
+    if (!row.few_registers || resident * row.vectors * kVectorBytes >= EnoughBytes(row)) break;
   }
   return most > 0;
 }

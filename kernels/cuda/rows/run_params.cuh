@@ -6,7 +6,7 @@
 //                                   loads;
 //   RunWords<P>                     the same in rows that are not aligned, by words, or one gamma
 //                                   and beta for all of a row, if P is RowParams;
-//   RunAny                          everything else.
+//   RunGeneral                          everything else.
 //
 // Activations is OneActivation<...>, whose code the compiler interleaves with the rest, its kind
 // TanhSilu, or EachActivation, which branches once for each chunk.
@@ -62,7 +62,7 @@ using PlainSilu = OneActivation<Activation::kSilu>;
 struct TanhSilu : PlainSilu {};
 
 // Each kind has the number of a run's parameter bytes that all rows share.
-struct RunAny {
+struct RunGeneral {
   static int RunParamBytes(const Launch&) { return 0; }
 };
 
@@ -398,7 +398,7 @@ cudaError_t WithRunKind(const Launch& launch, const RowBatch& batch, Function fu
       if (!plain) return function(RunKind<RunElements<T, P, EachActivation>>());
     }
     return plain ? function(RunKind<RunElements<T, P, NoActivation>>())
-                 : function(RunKind<RunAny>());
+                 : function(RunKind<RunGeneral>());
   };
   if constexpr (!std::is_same_v<T, double>) {
     if (AreElementParams<T>(launch, batch)) return elements(ElementType<T>());
@@ -414,13 +414,13 @@ cudaError_t WithRunKind(const Launch& launch, const RowBatch& batch, Function fu
                  : function(RunKind<RunChannels<T, EachActivation>>());
     }
   }
-  return function(RunKind<RunAny>());
+  return function(RunKind<RunGeneral>());
 }
 
 // Calls function for every kind that WithRunKind knows, until one returns an error.
 template <typename T, bool kActivated, typename Silu, typename Function>
 cudaError_t ForEachRunKind(Function function) {
-  cudaError_t error = function(RunKind<RunAny>());
+  cudaError_t error = function(RunKind<RunGeneral>());
   const auto next = [&](auto kind) {
     if (error == cudaSuccess) error = function(kind);
   };

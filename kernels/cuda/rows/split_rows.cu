@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kThreads)
   Finish(batch, row, scales);
 }
 
-// Params: RowParams, without an activation, or AnyParams.
+// Params: RowParams, without an activation, or GeneralParams.
 template <typename T, bool kAligned, typename Params>
 __global__ void __launch_bounds__(kThreads, 2)
     ScaleChunks(const __grid_constant__ RowBatch batch, std::uint32_t chunks,
@@ -330,7 +330,7 @@ cudaError_t EnqueueScaling(const Launch& launch, const RowBatch& batch, std::uin
       if (room && AreElementParams<float>(launch, batch)) return columns(ElementType<float>());
     }
   }
-  auto scale_chunks = ScaleChunks<T, kAligned, AnyParams>;
+  auto scale_chunks = ScaleChunks<T, kAligned, GeneralParams>;
   if constexpr (kAligned && !std::is_same_v<T, double>) {
     if (AreRowParams(batch) && launch.spec.activation == Activation::kNone) {
       scale_chunks = ScaleChunks<T, true, RowParams>;

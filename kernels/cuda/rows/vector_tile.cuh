@@ -27,7 +27,7 @@ struct SampleParams {};
 // One gamma and one beta for all of a row, or none.
 struct RowParams {};
 // All other parameters.
-struct AnyParams {};
+struct GeneralParams {};
 
 template <typename T>
 inline constexpr DType kDTypeOf = std::is_same_v<T, float>    ? DType::kFloat32
@@ -64,12 +64,12 @@ inline bool IsSmall(const Launch& launch, std::int64_t warps) {
   return warps <= kWarpsOfMultiprocessor * launch.limits.multiprocessors && !launch.gaps.any();
 }
 
-// Calls function(ElementParams<...>()), function(RowParams()) or function(AnyParams()) for the
-// launch's parameters. Rows of float64, which are not meant to be fast, always have AnyParams.
+// Calls function(ElementParams<...>()), function(RowParams()) or function(GeneralParams()) for the
+// launch's parameters. Rows of float64, which are not meant to be fast, always have GeneralParams.
 template <typename T, typename Function>
 auto WithParams(const Launch& launch, const RowBatch& batch, Function function) {
   if constexpr (std::is_same_v<T, double>) {
-    return function(AnyParams());
+    return function(GeneralParams());
   } else {
     const bool activated = launch.spec.activation != Activation::kNone;
     if (AreElementParams<T>(launch, batch)) {
@@ -81,7 +81,7 @@ auto WithParams(const Launch& launch, const RowBatch& batch, Function function) 
                          : function(ElementParams<float, false>());
       }
     }
-    return AreRowParams(batch) ? function(RowParams()) : function(AnyParams());
+    return AreRowParams(batch) ? function(RowParams()) : function(GeneralParams());
   }
 }
 
@@ -370,7 +370,7 @@ class VectorTile {
     });
   }
 
-  __device__ void Finish(AnyParams, const RowBatch& batch, const RowScale<A>& scale,
+  __device__ void Finish(GeneralParams, const RowBatch& batch, const RowScale<A>& scale,
                          Vector (&vectors)[G]) const {
     RepackAll(vectors);
     const std::int64_t first = begin_ / static_cast<int>(sizeof(T));

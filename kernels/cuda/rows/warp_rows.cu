@@ -31,15 +31,15 @@ template <bool kAligned, typename Params>
 unsigned BlockThreads(const Launch& launch, std::uint64_t warps) {
   const auto multiprocessors = static_cast<std::uint64_t>(launch.limits.multiprocessors);
   if (warps <= 4 * multiprocessors) return 128;
-  constexpr bool kLean =
-      kAligned && !std::is_same_v<Params, AnyParams> && !std::is_same_v<Params, RowParams>;
-  return kLean && warps > 40 * multiprocessors ? 64 : kThreads;
+  constexpr bool kFewRegisters =
+      kAligned && !std::is_same_v<Params, GeneralParams> && !std::is_same_v<Params, RowParams>;
+  return kFewRegisters && warps > 40 * multiprocessors ? 64 : kThreads;
 }
 
 // Blocks of kThreads on a multiprocessor for which the compiler reserves registers.
 template <typename T, typename Params>
 constexpr int WantedBlocks() {
-  if (std::is_same_v<Params, AnyParams>) return 4;
+  if (std::is_same_v<Params, GeneralParams>) return 4;
   if (kIsAhead<Params>) return 2;
   return std::is_same_v<Params, ElementParams<T, false>> ? 6 : 5;
 }
@@ -121,9 +121,10 @@ Status LaunchWarpRows(const Launch& launch) {
     using T = typename decltype(element)::Type;
     constexpr bool kAligned = decltype(aligned)::value;
     const bool narrow = launch.plan.lanes_per_row < kLanes;
-    if (launch.plan.vectors == 1) return Enqueue<T, kAligned, 1, true>(launch, batch, AnyParams());
+    if (launch.plan.vectors == 1)
+      return Enqueue<T, kAligned, 1, true>(launch, batch, GeneralParams());
     if constexpr (!kAligned) {
-      if (narrow) return Enqueue<T, false, kWarpMaxVectors, true>(launch, batch, AnyParams());
+      if (narrow) return Enqueue<T, false, kWarpMaxVectors, true>(launch, batch, GeneralParams());
     }
     return WithParams<T>(launch, batch, [&](auto params) {
       const std::int64_t warps = batch.rows * std::int64_t{launch.plan.lanes_per_row} / kLanes;

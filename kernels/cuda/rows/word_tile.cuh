@@ -157,7 +157,7 @@ class WordTile {
         vectors, [](const Vector& vector, int, auto) { return vector; }, done);
   }
 
-  __device__ void Finish(AnyParams, const RowBatch& batch, const RowScale<A>& scale,
+  __device__ void Finish(GeneralParams, const RowBatch& batch, const RowScale<A>& scale,
                          Vector (&vectors)[G]) const {
     RepackAll(vectors);
     const std::int64_t first = begin_ / static_cast<int>(sizeof(T));

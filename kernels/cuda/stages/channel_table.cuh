@@ -17,7 +17,7 @@ class ChannelTable {
         row_(row),
         memory_(memory),
         first_(static_cast<std::uint32_t>(first)),
-        in_turn_(batch.places == RowPlaces::kInterleaved),
+        in_turn_(batch.places == RowPlaces::kChannelsLast),
         entries_(entries) {
     if (entries == 0) return;
     const Divisor& run = row.segment->run;

@@ -6,12 +6,12 @@
 // result. So sums and largest are merged at one barrier, and no result is computed twice.
 // Bytes: each element is read once and written once; gamma comes from the L1 cache.
 // Occupancy: 64 registers, 32 warps on a multiprocessor, 2 KiB of a row in each.
-// Determinism: the order of any_rows.cu.
+// Determinism: the order of general_rows.cu.
 
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/device/dependent_launch.cuh"
-#include "kernels/cuda/stages/lean_factors.cuh"
+#include "kernels/cuda/stages/register_factors.cuh"
 #include "kernels/cuda/stages/stage_launch.cuh"
 
 namespace normd::norm::cuda {
@@ -76,15 +76,15 @@ struct HeldGamma<T, void> {
 template <typename T, typename P, QuantizationScale kScale>
 __global__ void __launch_bounds__(kMostThreads)
     QuantizedRows(const __grid_constant__ StageBatch batch, const int width, const int warps) {
-  using Kind = LeanKind<T, kFewVectors, LeanInput::kAlone, false, true>;
+  using Kind = RegisterKind<T, kFewVectors, RegisterInput::kAlone, false, true>;
   constexpr int kCount = kPerVector<T>;
   __shared__ WarpShare shares[kStageWarps];
   const StageTeam<> team(width, warps, kFewVectors);
   const std::uint32_t index =
       warps == 0 ? blockIdx.x * (kThreads / width) + team.number : blockIdx.x;
   const bool exists = index < batch.rows;
-  const LeanRun row = FindLeanRow(batch, exists ? index : batch.rows - 1);
-  const LeanPlace place = PlaceLeanRow<Kind>(batch, team, row.segment, row.first);
+  const RegisterRun row = FindRegisterRow(batch, exists ? index : batch.rows - 1);
+  const RegisterPlace place = PlaceRegisterRow<Kind>(batch, team, row.segment, row.first);
   const StageSegment& segment = batch.segments[row.segment];
   const int vectors = exists ? static_cast<int>(segment.row_bytes) / kVectorBytes : 0;
   const auto vector_of = [&](int i) { return i * team.size() + team.thread; };
@@ -172,7 +172,7 @@ cudaError_t LaunchQuantizedRows(const Launch& launch, const StageBatch& batch) {
                     : enqueue(QuantizedRows<T, P, QuantizationScale::kRow>);
     };
     if constexpr (std::is_same_v<T, double>) {
-      return cudaErrorInvalidValue;  // TakesLeanRows excludes this.
+      return cudaErrorInvalidValue;  // TakesRegisterRows excludes this.
     } else {
       if (batch.gamma.data == nullptr) return with_gamma(ElementType<void>());
       return batch.gamma.dtype == batch.dtype ? with_gamma(ElementType<T>())

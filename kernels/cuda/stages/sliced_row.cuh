@@ -4,8 +4,8 @@
 #define NORMD_KERNELS_CUDA_STAGES_SLICED_ROW_CUH_
 
 #include "kernels/cuda/stages/channel_table.cuh"
-#include "kernels/cuda/stages/lean_factors.cuh"
 #include "kernels/cuda/stages/ragged_run.cuh"
+#include "kernels/cuda/stages/register_factors.cuh"
 #include "kernels/cuda/stages/stage_elements.cuh"
 
 namespace normd::norm::cuda {
@@ -54,9 +54,9 @@ enum class SliceForm {
 
 template <typename ElementT, SliceForm kForm>
 class SlicedRow {
-  static constexpr bool kLean = kForm == SliceForm::kAligned;
+  static constexpr bool kAligned = kForm == SliceForm::kAligned;
   static constexpr bool kRagged = kForm == SliceForm::kRagged;
-  static constexpr bool kPacked = kLean || kRagged;  // Vectors are held as they were loaded.
+  static constexpr bool kPacked = kAligned || kRagged;  // Vectors are held as they were loaded.
 
  public:
   using T = ElementT;
@@ -107,7 +107,7 @@ class SlicedRow {
 
   // The number of a vector's elements that exist.
   __device__ int Present(int vector) const {
-    if (kLean) return vector < vectors() ? kCount : 0;
+    if (kAligned) return vector < vectors() ? kCount : 0;
     const int left = slice_.elements - vector * kCount;
     return vector >= vectors() ? 0 : left < kCount ? left : kCount;
   }
@@ -182,7 +182,7 @@ class SlicedRow {
       if (present == 0) return;
       const uint2 bytes = Quantize(batch_.quantization, values, factor);
       WriteShared(PlaceOfHeld(vector), make_uint4(bytes.x, bytes.y, 0, 0));
-    } else if (!kLean) {
+    } else if (!kAligned) {
       access_.StoreQuantized(At(vector), values, factor);
     } else if (present > 0) {
       StoreBytes<kCount>(row_.segment->y + row_.begin + slice_.begin + vector * kCount,
@@ -293,7 +293,7 @@ class SlicedRow {
 
   __device__ void StoreTo(char* tensor, int vector, int present, const Vector& packed,
                           const float (&values)[kCount]) const {
-    if (!kLean) {
+    if (!kAligned) {
       access_.Store(tensor, At(vector), values);
     } else if (present > 0) {
       StoreVector(tensor + Offset(vector), packed);
@@ -370,7 +370,7 @@ class SlicedRow {
 
   __device__ void Modulate(int vector, float (&values)[kCount]) const {
     if (table_.exists()) {
-      if (kLean || (kRagged && table_.HasOneChannel(vector * kCount, Present(vector)))) {
+      if (kAligned || (kRagged && table_.HasOneChannel(vector * kCount, Present(vector)))) {
         table_.template Modulate<true>(vector * kCount, Present(vector), values);
       } else {
         table_.template Modulate<false>(vector * kCount, Present(vector), values);

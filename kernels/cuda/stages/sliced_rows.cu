@@ -1,5 +1,5 @@
-// Long rows with any stages, and shorter ones with stages that lean_rows.cu does not have: a row is
-// cut into slices, one for each block of a cluster, or belongs to one block.
+// Long rows with any stages, and shorter ones with stages that register_rows.cu does not have: a
+// row is cut into slices, one for each block of a cluster, or belongs to one block.
 //
 // Phases: every thread loads its vectors of x and of a residual or second tensor, adds, rounds,
 // writes residual_out, sums, and leaves the normalized values in shared memory, in places that it
@@ -13,7 +13,7 @@
 // Occupancy: up to 64 registers; 4 blocks of 256 threads on a multiprocessor, or 2 of 512 if slices
 // are longer than 32 KiB.
 // Determinism: the plan cuts rows. Addresses select between kernels that cut them alike and add in
-// one order, which is that of lean_rows.cu for one-block rows with a second tensor.
+// one order, which is that of register_rows.cu for one-block rows with a second tensor.
 
 #include <cuda_runtime.h>
 
@@ -197,7 +197,7 @@ bool MovesVectors(const StageBatch& batch) {
 SliceKind ChooseKind(const StageBatch& batch, int blocks) {
   const auto element = static_cast<std::int64_t>(SizeOf(batch.dtype));
   const std::int64_t count = kVectorBytes / element;
-  const bool in_turn = batch.places == RowPlaces::kInterleaved;
+  const bool in_turn = batch.places == RowPlaces::kChannelsLast;
   SliceKind kind;
   if (MovesVectors(batch)) kind.form = batch.aligned ? SliceForm::kAligned : SliceForm::kRagged;
   if (!ConcernsChannels(batch)) return kind;
@@ -218,7 +218,7 @@ SliceKind ChooseKind(const StageBatch& batch, int blocks) {
   }
   if (shared && entries <= kMostTable) kind.table = static_cast<int>(entries);
   const bool of_elements = elements && aligned && batch.style == Style::kNone &&
-                           IsLeanParam(batch, batch.gamma) && IsLeanParam(batch, batch.beta);
+                           IsPackedParam(batch, batch.gamma) && IsPackedParam(batch, batch.beta);
   if (kind.form == SliceForm::kAligned && !(kind.table > 0 ? whole_vectors : of_elements)) {
     kind.form = SliceForm::kRagged;
   }
@@ -304,18 +304,18 @@ bool TakesSlicedRows(const Launch& launch, const StageBatch& batch) {
   const Plan& plan = launch.plan;
   if (plan.blocks_per_row > 1) return true;
   if (plan.warps == 0 || plan.blocks_per_row == 0 || !SlicesRows(spec) ||
-      plan.places == RowPlaces::kColumns || plan.places == RowPlaces::kScattered ||
+      plan.places == RowPlaces::kPositions || plan.places == RowPlaces::kMixedRuns ||
       launch.limits.compute_capability < 80) {
     return false;
   }
   const bool sums = batch.residual || batch.input_bias.data != nullptr;
   return batch.only_statistics || spec.activation != Activation::kNone ||
          spec.style != Style::kNone || (sums && spec.combine_output != Combine::kNone) ||
-         plan.places == RowPlaces::kInterleaved ||
+         plan.places == RowPlaces::kChannelsLast ||
          (ConcernsChannels(batch) && batch.segments[0].channel_run != 1);
 }
 
-bool TakesOtherLeanRows(const Launch& launch, const StageBatch& batch) {
+bool TakesOtherBlockRows(const Launch& launch, const StageBatch& batch) {
   const Plan& plan = launch.plan;
   if (plan.warps == 0 || plan.blocks_per_row != 1 || plan.vectors != kFewVectors ||
       plan.places != RowPlaces::kTogether || !SlicesRows(launch.spec) ||

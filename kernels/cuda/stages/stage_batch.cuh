@@ -40,8 +40,8 @@ struct StageSegment {
   std::uint32_t end_run;
 };
 
-// RowPlaces::kScattered: the alternating runs of channels and positions of NormSpec and Segment.
-struct ScatteredRuns {
+// RowPlaces::kMixedRuns: the alternating runs of channels and positions of NormSpec and Segment.
+struct RunDivisors {
   static constexpr int kRuns = 4;
   Divisor channels[kRuns];
   Divisor positions[kRuns];
@@ -96,9 +96,9 @@ struct StageBatch {
   Quantization quantization;
   QuantizationScale quantization_scale;
   RowPlaces places;
-  bool style_interleaved;  // The second tensor has its channels last.
-  bool positions_outside;  // Rows lie in the order of positions, groups.
-  bool aligned;            // Rows are contiguous, and begin and end at multiples of 16 bytes.
+  bool style_channels_last;  // The second tensor has its channels last.
+  bool positions_outside;    // Rows lie in the order of positions, groups.
+  bool aligned;              // Rows are contiguous, and begin and end at multiples of 16 bytes.
   bool residual;
   bool residual_out;
   bool gate;
@@ -116,7 +116,7 @@ struct StageBatch {
   std::int64_t styles;
   Constant leaky_slope;
   Constant scale_offset;
-  ScatteredRuns runs;  // With RowPlaces::kScattered, for every segment.
+  RunDivisors runs;  // With RowPlaces::kMixedRuns, for every segment.
   StageSegment segments[kMaxStageSegments];
   // With has_gaps: the bytes between two samples.
   std::int64_t x_gap;
@@ -158,11 +158,11 @@ __device__ inline StageRow FindStageRow(const StageBatch& batch, std::uint32_t i
   row.number = (std::int64_t{sample} * groups + group) * positions + position;
   if (batch.places == RowPlaces::kTogether) {
     row.begin = local * segment.elements;
-  } else if (batch.places == RowPlaces::kColumns) {
+  } else if (batch.places == RowPlaces::kPositions) {
     row.begin = (sample * batch.channels + row.first_channel) * segment.spatial + position;
   } else {
     row.begin = sample * segment.spatial * batch.channels + row.first_channel;
-    if (batch.places == RowPlaces::kScattered) row.begin += batch.runs.OfPosition(position);
+    if (batch.places == RowPlaces::kMixedRuns) row.begin += batch.runs.OfPosition(position);
   }
   return row;
 }
@@ -181,8 +181,8 @@ __device__ inline char* YOf(const StageBatch& batch, const StageRow& row) {
 __device__ inline std::int64_t PlaceOf(const StageBatch& batch, const StageRow& row,
                                        std::int64_t element) {
   if (batch.places == RowPlaces::kTogether) return row.begin + element;
-  if (batch.places == RowPlaces::kColumns) return row.begin + element * row.segment->spatial;
-  if (batch.places == RowPlaces::kScattered) {
+  if (batch.places == RowPlaces::kPositions) return row.begin + element * row.segment->spatial;
+  if (batch.places == RowPlaces::kMixedRuns) {
     return row.begin + batch.runs.OfChannel(static_cast<std::uint32_t>(element));
   }
   const std::int64_t position = element / batch.channels_per_group;
@@ -193,7 +193,7 @@ __device__ inline std::int64_t PlaceOf(const StageBatch& batch, const StageRow& 
 __device__ inline std::int64_t ChannelOf(const StageBatch& batch, const StageRow& row,
                                          std::int64_t element) {
   if (batch.channels_per_group == 1) return 0;
-  if (batch.places == RowPlaces::kInterleaved) return element % batch.channels_per_group;
+  if (batch.places == RowPlaces::kChannelsLast) return element % batch.channels_per_group;
   return row.segment->channel_run == 1 ? element : element / row.segment->channel_run;
 }
 

@@ -228,7 +228,7 @@ class StageAccess {
     const std::int64_t begin = offset + row_.first_channel;
     const std::int64_t first = ChannelOf(batch_, row_, at.first);
     const std::int64_t last = ChannelOf(batch_, row_, at.first + at.present - 1);
-    const bool each = batch_.places == RowPlaces::kInterleaved || row_.segment->channel_run == 1;
+    const bool each = batch_.places == RowPlaces::kChannelsLast || row_.segment->channel_run == 1;
     if (each && last == first + at.present - 1) {
       LoadParams(param, begin + first, at.present, A(0), values);
     } else if (!each && first == last) {

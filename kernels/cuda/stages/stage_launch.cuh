@@ -10,11 +10,11 @@
 namespace normd::norm::cuda {
 
 // Takes any batch of segments whose plans are the launch's.
-cudaError_t LaunchAnyRows(const Launch& launch, const StageBatch& batch);
+cudaError_t LaunchGeneralRows(const Launch& launch, const StageBatch& batch);
 
-// Contiguous rows in registers. TakesLeanRows: whether it takes the batch's rows.
-bool TakesLeanRows(const Launch& launch, const StageBatch& batch);
-cudaError_t LaunchLeanRows(const Launch& launch, const StageBatch& batch);
+// Contiguous rows in registers. TakesRegisterRows: whether it takes the batch's rows.
+bool TakesRegisterRows(const Launch& launch, const StageBatch& batch);
+cudaError_t LaunchRegisterRows(const Launch& launch, const StageBatch& batch);
 // Such rows with StageBatch::scaled_first.
 cudaError_t LaunchQuantizedRows(const Launch& launch, const StageBatch& batch);
 
@@ -22,9 +22,9 @@ cudaError_t LaunchQuantizedRows(const Launch& launch, const StageBatch& batch);
 // row and the kind of stages: such rows are always summed in this kernel's order.
 bool TakesSlicedRows(const Launch& launch, const StageBatch& batch);
 cudaError_t LaunchSlicedRows(const Launch& launch, const StageBatch& batch);
-// One-block rows in the order of lean_rows.cu, at addresses or with parameters that it does not
+// One-block rows in the order of register_rows.cu, at addresses or with parameters that it does not
 // take.
-bool TakesOtherLeanRows(const Launch& launch, const StageBatch& batch);
+bool TakesOtherBlockRows(const Launch& launch, const StageBatch& batch);
 cudaError_t PrepareSlicedRows(const DeviceLimits& limits);
 
 // Whether all addresses in steps of `bytes` are multiples of 16.
@@ -34,7 +34,7 @@ inline bool IsAligned(const void* data, std::int64_t bytes) {
          0;
 }
 // Whether 16-byte loads can fetch gamma or beta from each row's first channel on.
-inline bool IsLeanParam(const StageBatch& batch, const ParamVector& param) {
+inline bool IsPackedParam(const StageBatch& batch, const ParamVector& param) {
   if (param.data == nullptr) return true;
   if (param.dtype != batch.dtype && param.dtype != DType::kFloat32) return false;
   return IsAligned(param.data,
@@ -46,17 +46,17 @@ inline bool IsLeanParam(const StageBatch& batch, const ParamVector& param) {
 bool TakesRaggedRows(const Launch& launch, const StageBatch& batch);
 cudaError_t LaunchRaggedRows(const Launch& launch, const StageBatch& batch);
 
-// Rows of positions, channels first, in tiles. TakesColumns does not depend on addresses: the rows
-// of such specs are always summed in this kernel's order.
-bool TakesColumns(const Launch& launch, const StageBatch& batch);
-cudaError_t LaunchColumns(const Launch& launch, StageBatch batch);
-cudaError_t PrepareColumns(const DeviceLimits& limits);
+// Rows of positions, channels first, in tiles. TakesPositions does not depend on addresses: the
+// rows of such specs are always summed in this kernel's order.
+bool TakesPositions(const Launch& launch, const StageBatch& batch);
+cudaError_t LaunchPositions(const Launch& launch, StageBatch batch);
+cudaError_t PreparePositions(const DeviceLimits& limits);
 
-// Rows of RowPlaces::kScattered in tiles. TakesScatteredRows does not depend on addresses: the rows
+// Rows of RowPlaces::kMixedRuns in tiles. TakesMixedRuns does not depend on addresses: the rows
 // of such specs are always summed in this kernel's order.
-bool TakesScatteredRows(const Launch& launch, const StageBatch& batch);
-cudaError_t LaunchScatteredRows(const Launch& launch, StageBatch batch);
-cudaError_t PrepareScatteredRows(const DeviceLimits& limits);
+bool TakesMixedRuns(const Launch& launch, const StageBatch& batch);
+cudaError_t LaunchMixedRuns(const Launch& launch, StageBatch batch);
+cudaError_t PrepareMixedRuns(const DeviceLimits& limits);
 
 }  // namespace normd::norm::cuda
 

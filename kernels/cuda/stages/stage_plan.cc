@@ -68,7 +68,7 @@ NormSpec PlainSpec(const NormSpec& spec) {
 // beta, or, if `weight_offset` is the only addition to a norm, gamma and beta as if they were a
 // sample's. They do for rows of whole vectors, from those that a warp would hold to the longest.
 bool ScalesAsSample(const NormSpec& spec, std::int64_t spatial, const PresentParams& params) {
-  const bool together = (spatial == 1 && spec.layout != Layout::kInterleaved) ||
+  const bool together = (spatial == 1 && spec.layout != Layout::kMixedRuns) ||
                         (spec.rows == Rows::kPosition && spec.layout == Layout::kChannelsLast);
   const std::int64_t bytes = RowLength(spec, spatial) * ElementBytes(spec);
   const bool of_sample = spec.scale && spec.weight_offset == 0 && !params.affine;
@@ -81,8 +81,8 @@ bool ScalesAsSample(const NormSpec& spec, std::int64_t spatial, const PresentPar
 
 // Whether sliced_rows.cu can compute a row.
 bool SlicesRow(const NormSpec& spec, const StageRows& rows) {
-  return SlicesRows(spec) && rows.places != RowPlaces::kColumns &&
-         rows.places != RowPlaces::kScattered &&
+  return SlicesRows(spec) && rows.places != RowPlaces::kPositions &&
+         rows.places != RowPlaces::kMixedRuns &&
          rows.elements <= std::numeric_limits<std::int32_t>::max();
 }
 
@@ -99,10 +99,10 @@ int SliceBlocks(std::int64_t vectors, const DeviceLimits& limits) {
   return blocks > 1 ? blocks : 0;
 }
 
-// Lanes per row of RowPlaces::kScattered with this many vectors: as few as let neighbouring rows
+// Lanes per row of RowPlaces::kMixedRuns with this many vectors: as few as let neighbouring rows
 // fill a sector of 32 bytes together, as long as a lane merges few chunks. 0: a row takes whole
 // warps.
-int LanesOfScattered(std::int64_t element_bytes, std::int64_t vectors, int vectors_of_lane) {
+int LanesOfMixedRuns(std::int64_t element_bytes, std::int64_t vectors, int vectors_of_lane) {
   constexpr std::int64_t kMostChunks = 16;
   std::int64_t lanes = element_bytes;
   while (lanes > 1 && lanes >= 2 * vectors) lanes /= 2;
@@ -122,13 +122,13 @@ Lowering LowerSegment(const NormSpec& spec, std::int64_t spatial, const PresentP
   if (ScalesAsSample(spec, spatial, params)) return Lowering::kModulated;
   const bool factors = spec.statistics != Statistics::kGiven && spec.rows == Rows::kGroup &&
                        spec.layout == Layout::kChannelsFirst && FactorsAreFew(spec, spatial);
-  return factors ? Lowering::kFactors : Lowering::kStages;
+  return factors ? Lowering::kSampleAffine : Lowering::kStages;
 }
 
 LoweredRows LowerRows(const NormSpec& spec, Lowering lowering, std::int64_t samples,
                       std::int64_t spatial) {
   LoweredRows lowered = {spec, samples, spatial};
-  if (lowering != Lowering::kPositions && lowering != Lowering::kFactors) return lowered;
+  if (lowering != Lowering::kPositions && lowering != Lowering::kSampleAffine) return lowered;
   lowered.spec = PlainSpec(spec);
   if (lowering == Lowering::kPositions) {
     lowered.samples = samples * spatial;
@@ -158,12 +158,12 @@ StageRows RowsOfStages(const NormSpec& spec, std::int64_t spatial) {
   rows.elements = RowLength(spec, spatial);
   if (spec.rows == Rows::kPosition) {
     rows.positions = spatial;
-    if (spec.layout == Layout::kChannelsFirst && spatial > 1) rows.places = RowPlaces::kColumns;
-    if (spec.layout == Layout::kInterleaved) rows.places = RowPlaces::kScattered;
+    if (spec.layout == Layout::kChannelsFirst && spatial > 1) rows.places = RowPlaces::kPositions;
+    if (spec.layout == Layout::kMixedRuns) rows.places = RowPlaces::kMixedRuns;
   } else if (first || spatial == 1) {
     rows.channel_run = spatial;
   } else {
-    rows.places = RowPlaces::kInterleaved;
+    rows.places = RowPlaces::kChannelsLast;
   }
   return rows;
 }
@@ -203,8 +203,8 @@ void PlanStages(const NormSpec& spec, std::int64_t spatial, const PresentParams&
                    spec.quantization != Quantization::kNone || vectors <= kLanes * kFewVectors;
   plan->vectors = few ? kFewVectors : kManyVectors;
   const std::int64_t of_warp = kLanes * plan->vectors;
-  if (rows.places == RowPlaces::kScattered) {
-    plan->lanes_per_row = LanesOfScattered(ElementBytes(spec), vectors, plan->vectors);
+  if (rows.places == RowPlaces::kMixedRuns) {
+    plan->lanes_per_row = LanesOfMixedRuns(ElementBytes(spec), vectors, plan->vectors);
     if (plan->lanes_per_row > 0) return;
   }
   if (vectors <= of_warp && !(ragged && vectors >= kFewestVectorsOfRagged)) {

@@ -22,7 +22,7 @@ enum class Lowering : std::uint8_t {
   kPositions = 1,
   // A kernel that computes a factor and an offset for each sample and channel, then the specialised
   // kernels with these as gamma and beta: all samples' channels then count as one sample's.
-  kFactors = 2,
+  kSampleAffine = 2,
   // The kernels of rows in a block, with each sample's scale and shift in place of gamma and beta
   // or, for a `weight_offset`, with gamma and beta as those of every sample.
   kModulated = 3,
@@ -51,7 +51,7 @@ struct PresentParams {
 Lowering LowerSegment(const NormSpec& spec, std::int64_t spatial, const PresentParams& params);
 
 // The spec and the counts that the specialised kernels get for a segment with kPlain, kPositions or
-// kFactors; with kModulated and kStages they are the segment's own.
+// kSampleAffine; with kModulated and kStages they are the segment's own.
 struct LoweredRows {
   NormSpec spec;
   std::int64_t samples;

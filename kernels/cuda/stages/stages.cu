@@ -49,12 +49,12 @@ StageBatch EmptyStageBatch(const Launch& launch) {
   batch.quantization_scale = spec.quantization_scale;
   batch.places = rows.places;
   const bool last = spec.layout == Layout::kChannelsLast;
-  batch.style_interleaved = last && spec.channels > 1;
+  batch.style_channels_last = last && spec.channels > 1;
   // Segments of one position may share the batch with others, and fit either order.
   batch.positions_outside = rows.places == RowPlaces::kTogether &&
                             (spec.rows == Rows::kPosition || spec.statistics == Statistics::kGiven);
-  if (rows.places == RowPlaces::kScattered) {
-    static_assert(ScatteredRuns::kRuns == kMostRuns);
+  if (rows.places == RowPlaces::kMixedRuns) {
+    static_assert(RunDivisors::kRuns == kMostRuns);
     const RunSizes& positions = launch.segments[0].spatial_runs;
     for (std::size_t i = 0; i < kMostRuns; ++i) {
       batch.runs.channels[i] = Divisor(static_cast<std::uint32_t>(spec.channel_runs[i]));
@@ -162,7 +162,7 @@ bool IsAligned(const StageBatch& batch) {
 // Whether the kernel of these rows finds them between gaps. Those that do not are chosen whatever
 // the addresses are.
 bool TakesGaps(const Launch& launch, const StageBatch& batch) {
-  return !TakesColumns(launch, batch) && !TakesScatteredRows(launch, batch) &&
+  return !TakesPositions(launch, batch) && !TakesMixedRuns(launch, batch) &&
          !TakesSlicedRows(launch, batch);
 }
 
@@ -220,14 +220,14 @@ Status ForEachStageBatch(const Launch& launch, const char* what, StageBatch batc
 
 cudaError_t LaunchStatisticsOf(const Launch& launch, const StageBatch& batch) {
   if (TakesSlicedRows(launch, batch)) return LaunchSlicedRows(launch, batch);
-  return TakesLeanRows(launch, batch) ? LaunchLeanRows(launch, batch)
-                                      : LaunchAnyRows(launch, batch);
+  return TakesRegisterRows(launch, batch) ? LaunchRegisterRows(launch, batch)
+                                          : LaunchGeneralRows(launch, batch);
 }
 
 }  // namespace
 
 cudaError_t PrepareStages(const DeviceLimits& limits) {
-  for (const auto prepare : {PrepareColumns, PrepareScatteredRows, PrepareSlicedRows}) {
+  for (const auto prepare : {PreparePositions, PrepareMixedRuns, PrepareSlicedRows}) {
     if (const cudaError_t error = prepare(limits); error != cudaSuccess) return error;
   }
   return cudaSuccess;
@@ -235,18 +235,18 @@ cudaError_t PrepareStages(const DeviceLimits& limits) {
 
 Status LaunchStages(const Launch& launch) {
   return ForEachStageBatch(launch, "stages", EmptyStageBatch(launch), [&](const StageBatch& batch) {
-    if (TakesColumns(launch, batch)) return LaunchColumns(launch, batch);
-    if (TakesScatteredRows(launch, batch)) return LaunchScatteredRows(launch, batch);
+    if (TakesPositions(launch, batch)) return LaunchPositions(launch, batch);
+    if (TakesMixedRuns(launch, batch)) return LaunchMixedRuns(launch, batch);
     if (TakesSlicedRows(launch, batch)) return LaunchSlicedRows(launch, batch);
     if (TakesRaggedRows(launch, batch)) return LaunchRaggedRows(launch, batch);
-    if (TakesLeanRows(launch, batch)) {
+    if (TakesRegisterRows(launch, batch)) {
       return batch.scaled_first ? LaunchQuantizedRows(launch, batch)
-                                : LaunchLeanRows(launch, batch);
+                                : LaunchRegisterRows(launch, batch);
     }
-    if (!batch.has_gaps && TakesOtherLeanRows(launch, batch)) {
+    if (!batch.has_gaps && TakesOtherBlockRows(launch, batch)) {
       return LaunchSlicedRows(launch, batch);
     }
-    return LaunchAnyRows(launch, batch);
+    return LaunchGeneralRows(launch, batch);
   });
 }
 

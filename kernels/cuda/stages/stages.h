@@ -22,8 +22,8 @@ Status LaunchStatistics(const Launch& launch);
 // The same for InstanceNorm's rows, but with sqrt(variance + eps) in rstd_out.
 Status LaunchDeviations(const Launch& launch);
 
-// One segment of Lowering::kFactors.
-struct FactorsLaunch {
+// One segment of Lowering::kSampleAffine.
+struct SampleAffineLaunch {
   const NormSpec& spec;
   const NormParams& params;
   const DeviceLimits& limits;
@@ -33,7 +33,7 @@ struct FactorsLaunch {
 };
 std::size_t FactorsBytes(const NormSpec& spec, std::int64_t samples);
 // Enqueues the computation of the factors and offsets, which replace gamma and beta.
-Status LaunchFactors(const FactorsLaunch& launch);
+Status LaunchSampleAffine(const SampleAffineLaunch& launch);
 
 }  // namespace normd::norm::cuda
 

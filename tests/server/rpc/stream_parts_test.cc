@@ -67,7 +67,7 @@ TEST(PieceSequenceTest, NeverCutsAChannelsLastSample) {
 
 TEST(PieceSequenceTest, NeverCutsASampleWhoseAxesAreApart) {
   norm::NormSpec spec = norm::LayerNormSpec(12, norm::DType::kFloat32);
-  spec.layout = norm::Layout::kInterleaved;
+  spec.layout = norm::Layout::kMixedRuns;
   spec.rows = norm::Rows::kPosition;
   spec.channel_runs = {4, 3, 1, 1};
   PieceSequence pieces(CutRuleOf(spec), MakeGeometry(spec, 5, 8), 800);
