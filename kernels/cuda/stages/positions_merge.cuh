@@ -1,4 +1,4 @@
-// Merges the partials of threads that share a position of a tile of columns.cu.
+// Merges the partials of threads that share a position of a tile of positions.cu.
 
 #ifndef NORMD_KERNELS_CUDA_STAGES_POSITIONS_MERGE_CUH_
 #define NORMD_KERNELS_CUDA_STAGES_POSITIONS_MERGE_CUH_

@@ -1,4 +1,4 @@
-// A tile of columns.cu: positions by channels. A thread's part of it, from the loads to the
+// A tile of positions.cu: positions by channels. A thread's part of it, from the loads to the
 // results.
 
 #ifndef NORMD_KERNELS_CUDA_STAGES_POSITIONS_TILE_CUH_
