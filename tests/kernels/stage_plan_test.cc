@@ -250,24 +250,6 @@ TEST(PlanStagesTest, CutsARowByItsLengthAlone) {
   EXPECT_EQ(plan.blocks_per_row, 0);
 }
 
-// They lie at no two addresses alike, so no order of another kernel binds them.
-TEST(PlanStagesTest, GivesABlockToRowsThatAreNoWholeVectors) {
-  NormSpec spec = LayerNormSpec(0, DType::kBFloat16);
-  spec.scale = true;
-  for (const auto& [channels, warps] :
-       {std::pair{63, 0}, {65, 1}, {201, 1}, {1023, 1}, {1025, 2}}) {
-    spec.channels = channels;
-    Plan plan;
-    PlanStages(spec, 1, DeviceLimits(), &plan);
-    EXPECT_EQ(plan.warps, warps) << channels;
-    EXPECT_EQ(plan.vectors, kFewVectors) << channels;
-    spec.dtype = DType::kFloat64;
-    PlanStages(spec, 1, DeviceLimits(), &plan);
-    EXPECT_EQ(plan.warps > 0, channels > 256) << channels;
-    spec.dtype = DType::kBFloat16;
-  }
-}
-
 TEST(PlanStagesTest, GivesALaneMoreOfALongRowWithOneInput) {
   NormSpec spec = LayerNormSpec(4096, DType::kBFloat16);
   spec.scale = true;

@@ -1,12 +1,13 @@
-// Rows with a residual that are not whole vectors, in registers: rows of 2 KiB to 64 KiB (16 bits:
-// 48 KiB), with gamma and beta at most, and one channel for each element.
+// Rows that are not whole vectors, up to 64 KiB (16 bits: 48 KiB), in registers: with a channel for
+// each element, and with every stage but styles and given statistics.
 //
-// Phases: every thread loads its elements of x and of the residual; adds, rounds and writes
-// residual_out; the block merges its sums; every thread scales its elements and stores them.
+// Phases: every thread loads its elements of x and of what is added to it, adds, rounds and writes
+// residual_out; the team merges its sums; every thread scales its elements and stores them. If a
+// row has a scale of its own, the largest result is merged in between.
 // Bytes: each element of each tensor is read once and written once. Elements move one by one, those
 // of a warp together: to assemble vectors takes more instructions than that.
 // Occupancy: up to 64 registers, 1,024 threads on a multiprocessor with up to 160 bytes of both
-// tensors each.
+// tensors each. Rows that a warp holds share a block.
 // Determinism: the thread of an element and the order of the merge follow from its place in the row
 // alone. Rows of these lengths have this order at every address.
 
@@ -22,39 +23,61 @@ namespace normd::norm::cuda {
 namespace {
 
 constexpr int kMostThreads = kStageWarps * kLanes;
+constexpr int kRowsOfBlock = 8;  // Of a warp each.
+constexpr int kFewestElements = 17;
 
 template <typename T>
 constexpr int kElementsOfThread = sizeof(T) == 2 ? 24 : 20;
 template <typename T>
 constexpr int kElementsOfWarp = kElementsOfThread<T>* kLanes;
 
-// A lane's elements of a row: from its first on, every one that is 32 further.
-template <typename T, Samples kSamples>
+// What a kernel computes.
+enum class RaggedKind {
+  kAdded,  // A residual is added; the norm, of squares or of mean and variance, has gamma and beta.
+  kAny,
+};
+
+// A lane's elements of a row: from its first on, every one that is 32 further. They are visited in
+// steps of a vector's number of elements.
+template <typename T, Samples kSamples, RaggedKind kKind>
 class RaggedRow {
  public:
-  // `share`: elements of a warp.
+  // `share`: elements of a warp, whole blocks of quantized elements.
   __device__ RaggedRow(const StageBatch& batch, const StageRow& row, const StageTeam<>& team,
                        int share)
       : batch_(batch),
         row_(row),
+        team_(team),
+        share_(share),
         first_(team.warp * share + team.lane),
         left_(min(static_cast<int>(row.segment->elements) - first_, share - team.lane)) {}
 
+  // Takes the values to be normalized, and writes residual_out.
   __device__ void Load() {
-    T residual[kElements];
     Read(XOf<kSamples>(batch_, row_), values_);
-    Read(row_.segment->residual, residual);
-    T* const sum = reinterpret_cast<T*>(row_.segment->residual_out) + row_.begin + first_;
+    if constexpr (kPlain) {
+      Held residual[kElements];
+      Read(row_.segment->residual, residual);
 #pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-      values_[i] = Narrow<T>(Widen(values_[i]) + Widen(residual[i]));
-      if (batch_.residual_out && Exists(i)) sum[i * kLanes] = values_[i];
+      for (int i = 0; i < kElements; ++i) {
+        values_[i] = Narrow<T>(Widen(values_[i]) + Widen(residual[i]));
+      }
+      WriteSum();
+    } else if (batch_.combine_input != Combine::kNone) {
+      ForSteps([&](int begin, float(&values)[kCount]) {
+        float others[kCount];
+        ReadStep(row_.segment->other, begin, others);
+        CombineWith(batch_.combine_input, values, others);
+      });
+    } else if (batch_.residual || batch_.input_bias.data != nullptr) {
+      ForSteps([&](int begin, float(&values)[kCount]) { AddInputs(begin, values); });
+      WriteSum();
     }
   }
 
   __device__ Moments<float> Sum() const {
     const int count = left_ <= 0 ? 0 : (left_ + kLanes - 1) / kLanes;
-    return MomentsOfVectors<T, kElements / kCount, false>(
+    return MomentsOfVectors<T, kElements / kCount, !kPlain>(
         batch_.statistics,
         [&](int k, float(&values)[kCount]) {
 #pragma unroll
@@ -63,61 +86,245 @@ class RaggedRow {
         [&](int k) { return min(max(count - k * kCount, 0), kCount); });
   }
 
-  // P: the type of gamma and beta.
-  template <typename P>
-  __device__ void Write(const RowScale<float>& scale) const {
-    const std::int64_t channel = row_.first_channel + first_;
-    const P* const gamma = static_cast<const P*>(batch_.gamma.data) + channel;
-    const P* const beta = static_cast<const P*>(batch_.beta.data) + channel;
-    T* const y = reinterpret_cast<T*>(YOf<kSamples>(batch_, row_)) + row_.begin + first_;
-    const bool centered = batch_.statistics == Statistics::kMeanVariance;
-    const float residue = -scale.residue * scale.rstd;
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-      float factor = 1, offset = 0;
-      if (batch_.gamma.data != nullptr && Exists(i)) factor = Widen(__ldg(gamma + i * kLanes));
-      if (batch_.beta.data != nullptr && Exists(i)) offset = Widen(__ldg(beta + i * kLanes));
-      // Adding 0 would lose the sign of -0.
-      if (batch_.gamma.data != nullptr && batch_.weight_offset.narrow != 0) {
-        factor += batch_.weight_offset.narrow;
+  // Writes the results. Call it once: values with a scale of their own become the results.
+  __device__ void Write(const RowScale<float>& scale, WarpPartials<std::uint32_t>& partials) {
+    const bool quantized = !kPlain && batch_.quantization != Quantization::kNone;
+    std::uint32_t largest = 0;
+    ForSteps([&](int begin, float(&values)[kCount]) {
+      Result(scale, begin, values);
+      if (!quantized) {
+        Store(begin, values);
+      } else {
+        largest = LargestMagnitude(values, Present(begin), largest);
       }
-      const float value = Widen(values_[i]);
-      const float normalized =
-          centered ? Fma(value - scale.mean, scale.rstd, residue) : value * scale.rstd;
-      if (Exists(i)) y[i * kLanes] = Narrow<T>(Fma(normalized, factor, offset));
+    });
+    if (!quantized) return;
+    float factor = batch_.quantization_factor.narrow;
+    if (batch_.quantization_scale == QuantizationScale::kRow) {
+      const QuantizationFactor<float> own(batch_.quantization,
+                                          FromMagnitude(LargestOfTeam(largest, team_, partials)));
+      if (team_.thread == 0) row_.segment->scale_out[row_.number] = own.scale;
+      factor = own.factor;
     }
+    ForSteps([&](int begin, float(&values)[kCount]) { StoreQuantized(begin, values, factor); });
   }
 
  private:
+  static constexpr bool kPlain = kKind == RaggedKind::kAdded;
   static constexpr int kCount = kPerVector<T>;
   static constexpr int kElements = kElementsOfThread<T>;
+  static constexpr int kOfBlock = static_cast<int>(kQuantizationBlock) / kLanes;
+  using Held = std::conditional_t<kPlain, T, float>;
 
   __device__ bool Exists(int i) const { return i * kLanes < left_; }
+  // The existing elements of the step at `begin`, which come first.
+  __device__ int Present(int begin) const {
+    const int present = (left_ - begin * kLanes + kLanes - 1) / kLanes;
+    return min(max(present, 0), kCount);
+  }
 
-  // Zeros for elements that do not exist.
-  __device__ void Read(const char* tensor, T (&values)[kElements]) const {
+  // Calls visit(begin, values) for the steps that a warp has. Values that it changes are kept
+  // unless they are held in x's type.
+  template <typename Visit>
+  __device__ void ForSteps(Visit visit) {
+#pragma unroll
+    for (int begin = 0; begin < kElements; begin += kCount) {
+      if (begin * kLanes >= share_) continue;
+      float values[kCount];
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) values[j] = Widen(values_[begin + j]);
+      visit(begin, values);
+      if constexpr (!kPlain) {
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) values_[begin + j] = values[j];
+      }
+    }
+  }
+
+  // Elements of a tensor of x's shape; zeros for those that do not exist.
+  __device__ void Read(const char* tensor, Held (&values)[kElements]) const {
     const T* const from = reinterpret_cast<const T*>(tensor) + row_.begin + first_;
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
-      values[i] = Narrow<T>(0.0f);
-      if (Exists(i)) values[i] = from[i * kLanes];
+      values[i] = static_cast<Held>(0.0f);
+      if (Exists(i)) values[i] = static_cast<Held>(from[i * kLanes]);
+    }
+  }
+  __device__ void ReadStep(const char* tensor, int begin, float (&values)[kCount]) const {
+    const T* const from = reinterpret_cast<const T*>(tensor) + row_.begin + first_;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      values[j] = 0;
+      if (Exists(begin + j)) values[j] = Widen(from[(begin + j) * kLanes]);
+    }
+  }
+
+  // Values of the elements' channels in T or float32, from element `offset` of an array on.
+  __device__ void ReadParam(const ParamVector& param, std::int64_t offset, int begin,
+                            float (&values)[kCount]) const {
+    const std::int64_t channel = offset + row_.first_channel + first_ + begin * kLanes;
+    if (sizeof(T) == 4 || param.dtype == DType::kFloat32) {
+      ReadParamOf(static_cast<const float*>(param.data) + channel, begin, values);
+    } else {
+      ReadParamOf(static_cast<const T*>(param.data) + channel, begin, values);
+    }
+  }
+  template <typename P>
+  __device__ void ReadParamOf(const P* param, int begin, float (&values)[kCount]) const {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      values[j] = 0;
+      if (Exists(begin + j)) values[j] = Widen(__ldg(param + j * kLanes));
+    }
+  }
+  // The same for a sample's array of x's type.
+  __device__ void ReadOfSample(const void* array, int begin, float (&values)[kCount]) const {
+    ReadParam({array, batch_.dtype}, row_.sample * batch_.channels, begin, values);
+  }
+
+  // As StageAccess::Input.
+  __device__ void AddInputs(int begin, float (&values)[kCount]) const {
+    float others[kCount];
+    if (batch_.input_bias.data != nullptr) {
+      ReadParam(batch_.input_bias, 0, begin, others);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) values[j] += others[j];
+    }
+    if (batch_.gate) {
+      ReadOfSample(row_.segment->gate, begin, others);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) values[j] *= others[j];
+    }
+    if (batch_.residual) {
+      ReadStep(row_.segment->residual, begin, others);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) values[j] += others[j];
+    }
+    RoundTo<T>(values);
+  }
+
+  __device__ void WriteSum() const {
+    if (!batch_.residual_out) return;
+    T* const sum = reinterpret_cast<T*>(row_.segment->residual_out) + row_.begin + first_;
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      if (Exists(i)) sum[i * kLanes] = Narrow<T>(Widen(values_[i]));
+    }
+  }
+
+  // As StageAccess::Result.
+  __device__ void Result(const RowScale<float>& scale, int begin, float (&values)[kCount]) const {
+    if (batch_.statistics == Statistics::kMeanVariance) {
+      const float residue = -scale.residue * scale.rstd;
+#pragma unroll
+      for (float& value : values) value = Fma(value - scale.mean, scale.rstd, residue);
+    } else {
+#pragma unroll
+      for (float& value : values) value *= scale.rstd;
+    }
+    if (batch_.affine) Modulate(begin, values);
+    if constexpr (!kPlain) {
+      if (batch_.activation != Activation::kNone) {
+        Activate<float>(batch_.activation, batch_.leaky_slope.narrow, values);
+      }
+      if (batch_.combine_output != Combine::kNone) {
+        float others[kCount];
+        ReadStep(row_.segment->other, begin, others);
+        CombineWith(batch_.combine_output, values, others);
+      }
+    }
+  }
+
+  __device__ void Modulate(int begin, float (&values)[kCount]) const {
+    float factor[kCount], offset[kCount], own[kCount];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      factor[j] = 1;
+      offset[j] = 0;
+    }
+    if (batch_.gamma.data != nullptr) {
+      ReadParam(batch_.gamma, 0, begin, factor);
+      // Adding 0 would lose the sign of -0.
+      if (batch_.weight_offset.narrow != 0) {
+#pragma unroll
+        for (float& value : factor) value += batch_.weight_offset.narrow;
+      }
+    }
+    if (batch_.beta.data != nullptr) ReadParam(batch_.beta, 0, begin, offset);
+    if (!kPlain && batch_.scale) {
+      ReadOfSample(row_.segment->scale, begin, own);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        const float scale = batch_.scale_offset.narrow + own[j];
+        factor[j] *= scale;
+        if (batch_.beta.data != nullptr) offset[j] *= scale;
+      }
+    }
+    if (!kPlain && batch_.shift) {
+      ReadOfSample(row_.segment->shift, begin, own);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) offset[j] += own[j];
+    }
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) values[j] = Fma(values[j], factor[j], offset[j]);
+  }
+
+  __device__ void Store(int begin, const float (&values)[kCount]) const {
+    T* const y = reinterpret_cast<T*>(YOf<kSamples>(batch_, row_)) + row_.begin + first_;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      if (Exists(begin + j)) y[(begin + j) * kLanes] = Narrow<T>(values[j]);
+    }
+  }
+
+  // `factor`: that of the results, if blocks have no factors of their own.
+  __device__ void StoreQuantized(int begin, const float (&values)[kCount], float factor) const {
+    char* const y = YOf<kSamples>(batch_, row_) + row_.begin + first_;
+#pragma unroll
+    for (int of_block = 0; of_block < kCount; of_block += kOfBlock) {
+      float block[kOfBlock];
+#pragma unroll
+      for (int j = 0; j < kOfBlock; ++j) block[j] = values[of_block + j];
+      if (batch_.quantization_scale == QuantizationScale::kBlock) {
+        const int first = begin + of_block;
+        const std::uint32_t largest =
+            LargestOfLanes(LargestMagnitude(block, max(Present(begin) - of_block, 0), 0u), kLanes);
+        const QuantizationFactor<float> own(batch_.quantization, FromMagnitude(largest));
+        factor = own.factor;
+        if (team_.lane == 0 && Exists(first)) {
+          const int number = (first_ + first * kLanes) / static_cast<int>(kQuantizationBlock);
+          row_.segment->scale_out[row_.number * QuantizationBlocks(row_) + number] = own.scale;
+        }
+      }
+      const std::uint32_t bytes = Quantize(batch_.quantization, block, factor).x;
+#pragma unroll
+      for (int j = 0; j < kOfBlock; ++j) {
+        const int i = begin + of_block + j;
+        if (Exists(i)) y[i * kLanes] = static_cast<char>(bytes >> (j * 8));
+      }
     }
   }
 
   const StageBatch& batch_;
   const StageRow& row_;
+  const StageTeam<>& team_;
+  const int share_;
   const int first_;
   const int left_;  // Elements from the first on to the end of the warp's.
-  T values_[kElements];
+  Held values_[kElements];
 };
 
-template <typename T, Samples kSamples>
+// warps: of a row; 0: a warp each, several rows in a block.
+template <typename T, Samples kSamples, RaggedKind kKind>
 __global__ void __launch_bounds__(kMostThreads)
-    RaggedRows(const __grid_constant__ StageBatch batch, const int share) {
+    RaggedRows(const __grid_constant__ StageBatch batch, const int warps, const int share) {
   __shared__ WarpPartials<Moments<float>> partials;
-  const StageTeam<> team(kLanes, static_cast<int>(blockDim.x) / kLanes, 1);
-  const StageRow row = FindStageRow(batch, blockIdx.x);
-  RaggedRow<T, kSamples> held(batch, row, team, share);
+  __shared__ WarpPartials<std::uint32_t> largest;
+  const StageTeam<> team(kLanes, warps, 1);
+  const std::uint32_t index = warps == 0 ? blockIdx.x * kRowsOfBlock + team.number : blockIdx.x;
+  if (index >= batch.rows) return;
+  const StageRow row = FindStageRow(batch, index);
+  RaggedRow<T, kSamples, kKind> held(batch, row, team, share);
   AwaitPreviousKernel();
   LetNextKernelBeginEarly<true>();
   held.Load();
@@ -126,52 +333,59 @@ __global__ void __launch_bounds__(kMostThreads)
       MergeTeam(batch.statistics, own, GroupSum(own.count, kLanes),
                 static_cast<float>(static_cast<int>(row.segment->elements)), team, partials);
   const RowScale<float> scale = FinishStatistics(batch.statistics, all, batch.eps);
-  if (threadIdx.x == 0) WriteStatistics(batch, row, all, scale);
-  const ParamVector& param = batch.gamma.data != nullptr ? batch.gamma : batch.beta;
-  if (sizeof(T) == 4 || param.dtype == DType::kFloat32) {
-    held.template Write<float>(scale);
-  } else {
-    held.template Write<T>(scale);
-  }
+  if (team.thread == 0) WriteStatistics(batch, row, all, scale);
+  held.Write(scale, largest);
+}
+
+RaggedKind KindOf(const NormSpec& spec, const StageBatch& batch) {
+  const bool plain =
+      spec.residual && !spec.gate && !spec.scale && !spec.shift &&
+      spec.activation == Activation::kNone && spec.combine_output == Combine::kNone &&
+      spec.quantization == Quantization::kNone && spec.statistics != Statistics::kSumOfAbsolutes &&
+      spec.statistics != Statistics::kLargestAbsolute && batch.input_bias.data == nullptr;
+  return plain ? RaggedKind::kAdded : RaggedKind::kAny;
 }
 
 template <typename T>
 cudaError_t Enqueue(const Launch& launch, const StageBatch& batch) {
+  constexpr int kOfBlock = static_cast<int>(kQuantizationBlock);
   const auto elements = static_cast<int>(batch.segments[0].elements);
-  const int warps = (elements + kElementsOfWarp<T> - 1) / kElementsOfWarp<T>;
-  const int threads = warps * kLanes;
-  const int share = (elements + threads - 1) / threads * kLanes;
+  const int used = (elements + kElementsOfWarp<T> - 1) / kElementsOfWarp<T>;
+  const int warps = used == 1 ? 0 : used;
+  const int share = ((elements + used - 1) / used + kOfBlock - 1) / kOfBlock * kOfBlock;
+  const std::uint32_t rows = warps == 0 ? kRowsOfBlock : 1;
+  const int threads = (warps == 0 ? kRowsOfBlock : warps) * kLanes;
   const auto enqueue = [&](auto kernel) {
-    return LaunchOverlapping(launch.limits, launch.stream, kernel, batch.rows,
-                             static_cast<unsigned>(threads), batch, share);
+    return LaunchOverlapping(launch.limits, launch.stream, kernel, (batch.rows + rows - 1) / rows,
+                             static_cast<unsigned>(threads), batch, warps, share);
   };
-  return batch.has_gaps ? enqueue(RaggedRows<T, Samples::kBetweenGaps>)
-                        : enqueue(RaggedRows<T, Samples::kTogether>);
+  // Without gaps they are 0.
+  if (KindOf(launch.spec, batch) == RaggedKind::kAny) {
+    return enqueue(RaggedRows<T, Samples::kBetweenGaps, RaggedKind::kAny>);
+  }
+  return batch.has_gaps ? enqueue(RaggedRows<T, Samples::kBetweenGaps, RaggedKind::kAdded>)
+                        : enqueue(RaggedRows<T, Samples::kTogether, RaggedKind::kAdded>);
 }
 
 }  // namespace
 
 bool TakesRaggedRows(const Launch& launch, const StageBatch& batch) {
   const NormSpec& spec = launch.spec;
-  const Plan& plan = launch.plan;
   const StageSegment& segment = batch.segments[0];
   const auto known = [&](const ParamVector& param) {
     return param.data == nullptr || param.dtype == batch.dtype || param.dtype == DType::kFloat32;
   };
-  const bool one_type = batch.gamma.data == nullptr || batch.beta.data == nullptr ||
-                        batch.gamma.dtype == batch.beta.dtype;
   // With one channel for each element, all rows of a launch have the same length.
-  return spec.residual && !spec.gate && !spec.scale && !spec.shift && spec.style == Style::kNone &&
-         spec.activation == Activation::kNone && spec.combine_output == Combine::kNone &&
-         spec.quantization == Quantization::kNone && spec.dtype != DType::kFloat64 &&
-         spec.statistics != Statistics::kGiven && spec.statistics != Statistics::kSumOfAbsolutes &&
-         spec.statistics != Statistics::kLargestAbsolute && batch.input_bias.data == nullptr &&
-         known(batch.gamma) && known(batch.beta) && one_type &&
-         plan.places == RowPlaces::kTogether && plan.warps > 0 && plan.blocks_per_row == 1 &&
+  return spec.dtype != DType::kFloat64 && spec.statistics != Statistics::kGiven &&
+         spec.style == Style::kNone && known(batch.gamma) && known(batch.beta) &&
+         known(batch.input_bias) && launch.plan.places == RowPlaces::kTogether &&
          segment.channel_run == 1 && segment.row_bytes % kVectorBytes != 0 &&
+         segment.elements >= kFewestElements &&
          segment.elements <=
-             std::int64_t{kStageWarps} *
-                 (spec.dtype == DType::kFloat32 ? kElementsOfWarp<float> : kElementsOfWarp<Half>);
+             std::int64_t{kStageWarps} * (spec.dtype == DType::kFloat32
+                                              ? kElementsOfWarp<float>
+                                              : kElementsOfWarp<Half>)&&segment.row_bytes <=
+             64 << 10;
 }
 
 cudaError_t LaunchRaggedRows(const Launch& launch, const StageBatch& batch) {

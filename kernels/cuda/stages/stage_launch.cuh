@@ -41,8 +41,8 @@ inline bool IsPackedParam(const StageBatch& batch, const ParamVector& param) {
                    batch.channels_per_group * static_cast<std::int64_t>(SizeOf(param.dtype)));
 }
 
-// Rows with a residual that are not whole vectors. TakesRaggedRows does not depend on addresses:
-// such rows are always summed in this kernel's order.
+// Rows that are not whole vectors. TakesRaggedRows does not depend on addresses: such rows are
+// always summed in this kernel's order.
 bool TakesRaggedRows(const Launch& launch, const StageBatch& batch);
 cudaError_t LaunchRaggedRows(const Launch& launch, const StageBatch& batch);
 

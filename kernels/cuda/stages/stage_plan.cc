@@ -12,9 +12,6 @@ constexpr std::int64_t kVectorBytes = 16;
 constexpr std::int64_t kLanes = 32;
 constexpr std::int64_t kMostVectorsOfWarp = kLanes * kWarpMaxVectors;
 constexpr std::int64_t kMostVectorsOfBlock = (64 << 10) / kVectorBytes;
-// From this length on, rows that are not whole vectors are faster in a block than in lanes that
-// move single elements.
-constexpr std::int64_t kFewestVectorsOfRagged = 9;
 constexpr std::int64_t kVectorsOfShortSlice = (32 << 10) / kVectorBytes;
 
 constexpr std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -197,9 +194,7 @@ void PlanStages(const NormSpec& spec, std::int64_t spatial, const PresentParams&
       return;
     }
   }
-  const bool ragged = rows.places == RowPlaces::kTogether && SlicesRow(spec, rows) &&
-                      rows.elements * ElementBytes(spec) % kVectorBytes != 0;
-  const bool few = spec.residual || params.input_bias || spec.takes_other() || ragged ||
+  const bool few = spec.residual || params.input_bias || spec.takes_other() ||
                    spec.quantization != Quantization::kNone || vectors <= kLanes * kFewVectors;
   plan->vectors = few ? kFewVectors : kManyVectors;
   const std::int64_t of_warp = kLanes * plan->vectors;
@@ -207,7 +202,7 @@ void PlanStages(const NormSpec& spec, std::int64_t spatial, const PresentParams&
     plan->lanes_per_row = LanesOfMixedRuns(ElementBytes(spec), vectors, plan->vectors);
     if (plan->lanes_per_row > 0) return;
   }
-  if (vectors <= of_warp && !(ragged && vectors >= kFewestVectorsOfRagged)) {
+  if (vectors <= of_warp) {
     plan->lanes_per_row = 1;
     while (plan->lanes_per_row < std::min(vectors, kLanes)) plan->lanes_per_row *= 2;
   } else {

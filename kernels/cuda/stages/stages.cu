@@ -163,7 +163,7 @@ bool IsAligned(const StageBatch& batch) {
 // the addresses are.
 bool TakesGaps(const Launch& launch, const StageBatch& batch) {
   return !TakesPositions(launch, batch) && !TakesMixedRuns(launch, batch) &&
-         !TakesSlicedRows(launch, batch);
+         (TakesRaggedRows(launch, batch) || !TakesSlicedRows(launch, batch));
 }
 
 // Sets the gaps of the launch. False if its kernel does not find rows between them.
@@ -237,8 +237,8 @@ Status LaunchStages(const Launch& launch) {
   return ForEachStageBatch(launch, "stages", EmptyStageBatch(launch), [&](const StageBatch& batch) {
     if (TakesPositions(launch, batch)) return LaunchPositions(launch, batch);
     if (TakesMixedRuns(launch, batch)) return LaunchMixedRuns(launch, batch);
-    if (TakesSlicedRows(launch, batch)) return LaunchSlicedRows(launch, batch);
     if (TakesRaggedRows(launch, batch)) return LaunchRaggedRows(launch, batch);
+    if (TakesSlicedRows(launch, batch)) return LaunchSlicedRows(launch, batch);
     if (TakesRegisterRows(launch, batch)) {
       return batch.scaled_first ? LaunchQuantizedRows(launch, batch)
                                 : LaunchRegisterRows(launch, batch);
