@@ -188,17 +188,20 @@ TEST_P(StagesTest, NormsOfLongRowsAgreeWithTheReference) {
   }
 }
 
-// Rows of a block or a cluster that begin and end in the middle of a vector, or lie at addresses
-// that do, with a second tensor or to 8 bits.
+// Rows of a warp, a block or a cluster that begin and end in the middle of a vector, or lie at
+// addresses that do, with the stages that these need.
 TEST_P(StagesTest, RowsThatAreNoWholeVectorsAgreeWithTheReference) {
   constexpr Stage kPairs[][2] = {
-      {Stage::kResidual, Stage::kResidualOut},  {Stage::kResidual, Stage::kWeightOffset},
-      {Stage::kResidual, Stage::kGate},         {Stage::kResidual, Stage::kScale},
-      {Stage::kResidual, Stage::kActivation},   {Stage::kResidual, Stage::kStyleIndex},
-      {Stage::kResidual, Stage::kRowScale},     {Stage::kWeightOffset, Stage::kStaticScale},
-      {Stage::kWeightOffset, Stage::kRowScale}, {Stage::kWeightOffset, Stage::kBlockScale}};
+      {Stage::kResidual, Stage::kResidualOut},    {Stage::kResidual, Stage::kWeightOffset},
+      {Stage::kResidual, Stage::kGate},           {Stage::kResidual, Stage::kScale},
+      {Stage::kResidual, Stage::kActivation},     {Stage::kResidual, Stage::kStyleIndex},
+      {Stage::kResidual, Stage::kRowScale},       {Stage::kWeightOffset, Stage::kStaticScale},
+      {Stage::kWeightOffset, Stage::kRowScale},   {Stage::kWeightOffset, Stage::kBlockScale},
+      {Stage::kInputBiasOut, Stage::kGate},       {Stage::kScale, Stage::kShift},
+      {Stage::kScale, Stage::kActivation},        {Stage::kShift, Stage::kRowScale},
+      {Stage::kCombineInput, Stage::kActivation}, {Stage::kCombineOutput, Stage::kBlockScale}};
   for (const std::int64_t length :
-       {65, 201, 517, 1031, 1040, 3249, 4097, 8191, 16383, 24577, 40001}) {
+       {17, 33, 65, 201, 517, 1031, 1040, 3249, 4097, 8191, 16383, 24577, 40001}) {
 #ifdef NORMD_SANITIZED
     if (length > 2048) continue;
 #endif
