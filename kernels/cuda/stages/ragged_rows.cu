@@ -1,5 +1,6 @@
-// Rows that are not whole vectors, up to 64 KiB (16 bits: 48 KiB), in registers: with a channel for
-// each element, and with every stage but styles and given statistics.
+// Rows that are not whole vectors, in registers: up to 64 KiB with a channel for each element, and
+// with every stage but styles and given statistics. 16-bit rows have up to 48 KiB with a residual
+// alone, else 32 KiB.
 //
 // Phases: every thread loads its elements of x and of what is added to it, adds, rounds and writes
 // residual_out; the team merges its sums; every thread scales its elements and stores them. If a
@@ -26,16 +27,17 @@ constexpr int kMostThreads = kStageWarps * kLanes;
 constexpr int kRowsOfBlock = 8;  // Of a warp each.
 constexpr int kFewestElements = 17;
 
-template <typename T>
-constexpr int kElementsOfThread = sizeof(T) == 2 ? 24 : 20;
-template <typename T>
-constexpr int kElementsOfWarp = kElementsOfThread<T>* kLanes;
-
 // What a kernel computes.
 enum class RaggedKind {
   kAdded,  // A residual is added; the norm, of squares or of mean and variance, has gamma and beta.
   kAny,
 };
+
+// Elements of a thread: as many as registers take.
+template <typename T, RaggedKind kKind>
+constexpr int kElementsOfThread = kKind == RaggedKind::kAny ? 16
+                                  : sizeof(T) == 2          ? 24
+                                                            : 20;
 
 // A lane's elements of a row: from its first on, every one that is 32 further. They are visited in
 // steps of a vector's number of elements.
@@ -112,7 +114,7 @@ class RaggedRow {
  private:
   static constexpr bool kPlain = kKind == RaggedKind::kAdded;
   static constexpr int kCount = kPerVector<T>;
-  static constexpr int kElements = kElementsOfThread<T>;
+  static constexpr int kElements = kElementsOfThread<T, kKind>;
   static constexpr int kOfBlock = static_cast<int>(kQuantizationBlock) / kLanes;
   using Held = std::conditional_t<kPlain, T, float>;
 
@@ -346,25 +348,35 @@ RaggedKind KindOf(const NormSpec& spec, const StageBatch& batch) {
   return plain ? RaggedKind::kAdded : RaggedKind::kAny;
 }
 
-template <typename T>
-cudaError_t Enqueue(const Launch& launch, const StageBatch& batch) {
+template <typename T, Samples kSamples, RaggedKind kKind>
+cudaError_t EnqueueKind(const Launch& launch, const StageBatch& batch) {
   constexpr int kOfBlock = static_cast<int>(kQuantizationBlock);
+  constexpr int kOfWarp = kElementsOfThread<T, kKind> * kLanes;
   const auto elements = static_cast<int>(batch.segments[0].elements);
-  const int used = (elements + kElementsOfWarp<T> - 1) / kElementsOfWarp<T>;
+  const int used = (elements + kOfWarp - 1) / kOfWarp;
   const int warps = used == 1 ? 0 : used;
   const int share = ((elements + used - 1) / used + kOfBlock - 1) / kOfBlock * kOfBlock;
   const std::uint32_t rows = warps == 0 ? kRowsOfBlock : 1;
   const int threads = (warps == 0 ? kRowsOfBlock : warps) * kLanes;
-  const auto enqueue = [&](auto kernel) {
-    return LaunchOverlapping(launch.limits, launch.stream, kernel, (batch.rows + rows - 1) / rows,
-                             static_cast<unsigned>(threads), batch, warps, share);
-  };
-  // Without gaps they are 0.
-  if (KindOf(launch.spec, batch) == RaggedKind::kAny) {
-    return enqueue(RaggedRows<T, Samples::kBetweenGaps, RaggedKind::kAny>);
+  return LaunchOverlapping(launch.limits, launch.stream, RaggedRows<T, kSamples, kKind>,
+                           (batch.rows + rows - 1) / rows, static_cast<unsigned>(threads), batch,
+                           warps, share);
+}
+
+template <typename T>
+cudaError_t Enqueue(const Launch& launch, const StageBatch& batch) {
+  if (KindOf(launch.spec, batch) == RaggedKind::kAny) {  // Gaps that are absent are 0.
+    return EnqueueKind<T, Samples::kBetweenGaps, RaggedKind::kAny>(launch, batch);
   }
-  return batch.has_gaps ? enqueue(RaggedRows<T, Samples::kBetweenGaps, RaggedKind::kAdded>)
-                        : enqueue(RaggedRows<T, Samples::kTogether, RaggedKind::kAdded>);
+  return batch.has_gaps ? EnqueueKind<T, Samples::kBetweenGaps, RaggedKind::kAdded>(launch, batch)
+                        : EnqueueKind<T, Samples::kTogether, RaggedKind::kAdded>(launch, batch);
+}
+
+template <typename T>
+std::int64_t MostElements(RaggedKind kind) {
+  const int of_thread = kind == RaggedKind::kAny ? kElementsOfThread<T, RaggedKind::kAny>
+                                                 : kElementsOfThread<T, RaggedKind::kAdded>;
+  return std::min(of_thread * kMostThreads, (64 << 10) / static_cast<int>(sizeof(T)));
 }
 
 }  // namespace
@@ -376,16 +388,14 @@ bool TakesRaggedRows(const Launch& launch, const StageBatch& batch) {
     return param.data == nullptr || param.dtype == batch.dtype || param.dtype == DType::kFloat32;
   };
   // With one channel for each element, all rows of a launch have the same length.
-  return spec.dtype != DType::kFloat64 && spec.statistics != Statistics::kGiven &&
-         spec.style == Style::kNone && known(batch.gamma) && known(batch.beta) &&
-         known(batch.input_bias) && launch.plan.places == RowPlaces::kTogether &&
-         segment.channel_run == 1 && segment.row_bytes % kVectorBytes != 0 &&
-         segment.elements >= kFewestElements &&
-         segment.elements <=
-             std::int64_t{kStageWarps} * (spec.dtype == DType::kFloat32
-                                              ? kElementsOfWarp<float>
-                                              : kElementsOfWarp<Half>)&&segment.row_bytes <=
-             64 << 10;
+  return !batch.only_statistics && spec.dtype != DType::kFloat64 &&
+         spec.statistics != Statistics::kGiven && spec.style == Style::kNone &&
+         known(batch.gamma) && known(batch.beta) && known(batch.input_bias) &&
+         launch.plan.places == RowPlaces::kTogether && segment.channel_run == 1 &&
+         segment.row_bytes % kVectorBytes != 0 && segment.elements >= kFewestElements &&
+         segment.elements <= (spec.dtype == DType::kFloat32
+                                  ? MostElements<float>(KindOf(spec, batch))
+                                  : MostElements<Half>(KindOf(spec, batch)));
 }
 
 cudaError_t LaunchRaggedRows(const Launch& launch, const StageBatch& batch) {
