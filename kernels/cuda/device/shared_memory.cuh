@@ -30,20 +30,6 @@ __device__ inline T* SharedPointer(std::uint32_t address) {
                "r"(vector.y), "r"(vector.z), "r"(vector.w));
 }
 
-// 1, 2 or 4 bytes at a multiple of their number, in the same order.
-template <int kBytes>
-__device__ inline std::uint32_t ReadSharedBits(std::uint32_t address) {
-  std::uint32_t bits;
-  if constexpr (kBytes == 1) {
-    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(bits) : "r"(address));
-  } else if constexpr (kBytes == 2) {
-    asm volatile("ld.shared.u16 %0, [%1];" : "=r"(bits) : "r"(address));
-  } else {
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(bits) : "r"(address));
-  }
-  return bits;
-}
-
 }  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_DEVICE_SHARED_MEMORY_CUH_

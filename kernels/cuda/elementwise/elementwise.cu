@@ -6,7 +6,7 @@
 // Bytes: each element is read once and written once; the parameters come from the caches.
 // Occupancy: five blocks of 256 threads on a multiprocessor, each thread with 64 bytes of data in
 // flight; up to 24 KiB of shared memory in a block.
-// columns.cu computes channels last and tensors without trailing dimensions.
+// channels_last.cu computes channels last and tensors without trailing dimensions.
 
 #include <cuda_runtime.h>
 

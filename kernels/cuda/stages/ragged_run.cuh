@@ -83,71 +83,37 @@ class RaggedRun {
   const std::int64_t end_;
 };
 
-// Elements in shared memory, packed from `memory` on, a multiple of 16.
+// Writes a run of `bytes` from `held` in shared memory, a multiple of 16. All threads of the block
+// call it together, after a barrier; another one must follow before `held` changes.
 template <typename T>
-struct HeldElements {
-  using Element = Bits<T>;
-  std::uint32_t memory;
-
-  // The 16 bytes from byte `at` on, an element's first; `shift`: at % 16.
-  __device__ Vector From(int at, int shift) const {
-    const std::uint32_t low = memory + static_cast<std::uint32_t>(at - shift);
-    // Bytes after the run are not loaded.
-    const std::uint32_t high = shift == 0 ? low : low + kVectorBytes;
-    return TakeBytes<T>(ReadShared(low), ReadShared(high), shift);
-  }
-  __device__ Bits<T> At(int at) const {
-    return static_cast<Bits<T>>(ReadSharedBits<sizeof(T)>(memory + static_cast<std::uint32_t>(at)));
-  }
-};
-
-// Elements of one byte in shared memory, N of them, a multiple of 4, at the begin of every vector.
-template <int N>
-struct HeldBytes {
-  using Element = std::uint8_t;
-  std::uint32_t memory;
-
-  __device__ Vector From(int at, int shift) const {
-    std::uint32_t words[5];
-#pragma unroll
-    for (int i = 0; i < 5; ++i) {
-      // A fifth word that is not needed may not exist.
-      const int word = at / 4 + (i < 4 || shift % 4 != 0 ? i : 3);
-      words[i] = ReadSharedBits<4>(PlaceOf(word));
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], shift % 4 * 8);
-    return make_uint4(words[0], words[1], words[2], words[3]);
-  }
-  __device__ std::uint8_t At(int at) const {
-    return static_cast<std::uint8_t>(
-        ReadSharedBits<1>(PlaceOf(at / 4) + static_cast<std::uint32_t>(at % 4)));
-  }
-
- private:
-  __device__ std::uint32_t PlaceOf(int word) const {
-    return memory + static_cast<std::uint32_t>(word / (N / 4) * kVectorBytes + word % (N / 4) * 4);
-  }
-};
-
-// Writes a run of `bytes` from shared memory. All threads of the block call it together, after a
-// barrier; another one must follow before the memory changes.
-template <typename Held>
-__device__ inline void StoreRagged(char* run, const Held& held, int bytes, int thread,
+__device__ inline void StoreRagged(char* run, std::uint32_t held, int bytes, int thread,
                                    int threads) {
-  using Element = typename Held::Element;
-  constexpr int kElement = static_cast<int>(sizeof(Element));
+  constexpr int kElement = static_cast<int>(sizeof(T));
   const int head = min((kVectorBytes - Misalignment(run)) % kVectorBytes, bytes);
   const int whole = (bytes - head) / kVectorBytes;
+  const int shift = head % kVectorBytes;
 #pragma unroll 2
   for (int i = thread; i < whole; i += threads) {
-    const int at = head + i * kVectorBytes;
-    StoreVector(run + at, held.From(at, head % kVectorBytes));
+    const std::uint32_t from = held + static_cast<std::uint32_t>(i) * kVectorBytes;
+    const Vector low = ReadShared(from);
+    // Bytes after the run are not loaded.
+    const Vector high = ReadShared(shift == 0 ? from : from + kVectorBytes);
+    StoreVector(run + head + std::int64_t{i} * kVectorBytes, TakeBytes<T>(low, high, shift));
   }
   const int tail = head + whole * kVectorBytes;
   const int at =
       thread * kElement < head ? thread * kElement : tail + (thread - head / kElement) * kElement;
-  if (at < bytes) *reinterpret_cast<Element*>(run + at) = held.At(at);
+  if (at >= bytes) return;
+  const std::uint32_t address = held + static_cast<std::uint32_t>(at);
+  if constexpr (kElement == 2) {
+    std::uint16_t bits;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(address));
+    *reinterpret_cast<std::uint16_t*>(run + at) = bits;
+  } else {
+    std::uint32_t bits;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(bits) : "r"(address));
+    *reinterpret_cast<std::uint32_t*>(run + at) = bits;
+  }
 }
 
 }  // namespace normd::norm::cuda

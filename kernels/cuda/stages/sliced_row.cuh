@@ -112,16 +112,9 @@ class SlicedRow {
     return vector >= vectors() ? 0 : left < kCount ? left : kCount;
   }
 
-  // Whether Result leaves the multiplication with rstd to its caller: StageBatch::scaled_first.
-  __device__ bool ScalesFirst() const { return kRagged && batch_.scaled_first; }
-
   // The results of an existing vector, as StageAccess::Result.
   __device__ void Result(int vector, const RowScale<float>& scale, float (&values)[kCount]) const {
     Again(vector, values);
-    if (ScalesFirst()) {
-      ScaleFirst(vector, values);
-      return;
-    }
     if (kForm == SliceForm::kAny && !table_.exists()) {
       access_.Result(At(vector), scale, 1.0f, 0.0f, values);
       return;
@@ -145,7 +138,7 @@ class SlicedRow {
     }
   }
 
-  // With kRagged the vector stays in shared memory, for FinishStores, here and in StoreQuantized.
+  // With kRagged the vector stays in shared memory, for FinishStores.
   __device__ void Store(int vector, int present, const float (&values)[kCount]) const {
     if constexpr (kRagged) {
       if (present > 0) WriteShared(PlaceOfHeld(vector), Pack<T>(values));
@@ -158,30 +151,23 @@ class SlicedRow {
   // together.
   __device__ void StoreSums() const {
     if (!kRagged || !batch_.residual_out) return;
-    StoreRagged(row_.segment->residual_out + bytes_, HeldElements<T>{memory_}, SliceBytes(),
-                team_.thread, team_.size());
+    StoreRagged<T>(row_.segment->residual_out + bytes_, memory_, SliceBytes(), team_.thread,
+                   team_.size());
     __syncthreads();
   }
   // With kRagged: stores the results that Store has left. All threads of the block call it
   // together.
   __device__ void FinishStores() const {
-    if (!kRagged) return;
+    if (!kRagged || batch_.quantization != Quantization::kNone) return;
     __syncthreads();
-    if (batch_.quantization != Quantization::kNone) {
-      StoreRagged(row_.segment->y + row_.begin + slice_.begin, HeldBytes<kCount>{memory_},
-                  slice_.elements, team_.thread, team_.size());
-    } else {
-      StoreRagged(row_.segment->y + bytes_, HeldElements<T>{memory_}, SliceBytes(), team_.thread,
-                  team_.size());
-    }
+    StoreRagged<T>(row_.segment->y + bytes_, memory_, SliceBytes(), team_.thread, team_.size());
   }
 
   __device__ void StoreQuantized(int vector, int present, const float (&values)[kCount],
                                  float factor) const {
     if constexpr (kRagged) {
-      if (present == 0) return;
-      const uint2 bytes = Quantize(batch_.quantization, values, factor);
-      WriteShared(PlaceOfHeld(vector), make_uint4(bytes.x, bytes.y, 0, 0));
+      StoreBytesAnywhere(row_.segment->y + row_.begin + slice_.begin + vector * kCount,
+                         Quantize(batch_.quantization, values, factor), present);
     } else if (!kAligned) {
       access_.StoreQuantized(At(vector), values, factor);
     } else if (present > 0) {
@@ -198,6 +184,17 @@ class SlicedRow {
   }
 
  private:
+  __device__ static void StoreBytesAnywhere(char* address, const uint2& bytes, int present) {
+    if (present == kCount && reinterpret_cast<std::uintptr_t>(address) % kCount == 0) {
+      StoreBytes<kCount>(address, bytes);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i < present) address[i] = static_cast<char>((i < 4 ? bytes.x : bytes.y) >> (i % 4 * 8));
+    }
+  }
+
   struct Kind {  // For LoadFactors.
     using Type = T;
     static constexpr bool kModulated = true;
@@ -356,16 +353,6 @@ class SlicedRow {
     } else {
       LoadParamsOf<T>(param.data, channel, present, values);
     }
-  }
-
-  // As StageAccess::ScaleFirst.
-  __device__ void ScaleFirst(int vector, float (&values)[kCount]) const {
-    if (batch_.gamma.data == nullptr) return;
-    float factor[kCount];
-    const int channel = static_cast<int>(row_.first_channel + At(vector).first);
-    LoadGammaOrBeta(batch_.gamma, channel, Present(vector), 1, factor);
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) values[j] *= factor[j] + batch_.weight_offset.narrow;
   }
 
   __device__ void Modulate(int vector, float (&values)[kCount]) const {

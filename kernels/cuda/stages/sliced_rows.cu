@@ -95,7 +95,6 @@ __device__ inline void WriteSlice(const StageBatch& batch, const StageRow& row,
   const bool quantized = batch.quantization != Quantization::kNone;
   const bool of_row = quantized && batch.quantization_scale == QuantizationScale::kRow;
   const bool of_block = quantized && batch.quantization_scale == QuantizationScale::kBlock;
-  const float remaining = slice.ScalesFirst() ? scale.rstd : 1.0f;
   float factor = batch.quantization_factor.narrow;
   std::uint32_t largest = 0;
 #pragma unroll 1
@@ -114,24 +113,19 @@ __device__ inline void WriteSlice(const StageBatch& batch, const StageRow& row,
         if (of_block) {  // Vectors of adjacent lanes.
           const std::uint32_t of_lanes =
               LargestOfLanes(LargestMagnitude(values, present, 0u), kBlockVectors);
-          const QuantizationFactor<float> own(batch.quantization,
-                                              FromMagnitude(of_lanes) * remaining);
+          const QuantizationFactor<float> own(batch.quantization, FromMagnitude(of_lanes));
           factor = own.factor;
           int block;
           if (present > 0 && slice.BeginsBlock(vector, &block)) {
             row.segment->scale_out[row.number * QuantizationBlocks(row) + block] = own.scale;
           }
         }
-        if (slice.ScalesFirst()) {
-#pragma unroll
-          for (float& value : values) value *= scale.rstd;
-        }
         slice.StoreQuantized(vector, present, values, factor);
       }
     }
     if (write) return;
     largest = LargestOfSlices(LargestOfTeam(largest, team, partials), blocks, rank, exchange);
-    const QuantizationFactor<float> own(batch.quantization, FromMagnitude(largest) * remaining);
+    const QuantizationFactor<float> own(batch.quantization, FromMagnitude(largest));
     if (rank == 0 && team.thread == 0) row.segment->scale_out[row.number] = own.scale;
     factor = own.factor;
   }
@@ -318,7 +312,7 @@ bool TakesSlicedRows(const Launch& launch, const StageBatch& batch) {
 bool TakesOtherBlockRows(const Launch& launch, const StageBatch& batch) {
   const Plan& plan = launch.plan;
   if (plan.warps == 0 || plan.blocks_per_row != 1 || plan.vectors != kFewVectors ||
-      plan.places != RowPlaces::kTogether || !SlicesRows(launch.spec) ||
+      plan.places != RowPlaces::kTogether || !SlicesRows(launch.spec) || batch.scaled_first ||
       launch.limits.compute_capability < 80) {
     return false;
   }

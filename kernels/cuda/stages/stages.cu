@@ -66,11 +66,8 @@ StageBatch EmptyStageBatch(const Launch& launch) {
   batch.gate = spec.gate;
   batch.scale = spec.scale;
   batch.shift = spec.shift;
-  // Rows whose gamma sliced_rows.cu takes whatever their addresses are do not.
   batch.scaled_first = ScalesFirst(spec) && launch.params.beta.data == nullptr &&
-                       launch.params.input_bias.data == nullptr &&
-                       launch.plan.blocks_per_row <= 1 && rows.places == RowPlaces::kTogether &&
-                       (launch.params.gamma.data == nullptr || rows.channel_run == 1);
+                       launch.params.input_bias.data == nullptr;
   batch.affine = launch.params.gamma.data != nullptr || launch.params.beta.data != nullptr ||
                  spec.scale || spec.shift || spec.style == Style::kTensor;
   return batch;
