@@ -6,9 +6,9 @@
 
 For each: how many norms are replaced and left; the largest error against float64, in float32 and
 bfloat16, over eager's; and eager's time over normd's. On the CPU that is with one thread and two,
-of the processor's time, so that other programs count little; on a GPU in three ways: called,
-compiled both, and replayed from a graph. Both run in turns. It needs transformers, diffusers, timm
-and torchvision, or as many of them as --only asks for.
+of the processor's time, so that other programs count little; on a GPU called, compiled,
+compiled with decompose(), and replayed from a graph. Both run in turns. It needs transformers,
+diffusers, timm and torchvision, or as many of them as --only asks for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 DTYPES = ("float32", "bfloat16")
 
 
-WAYS = ("called", "compiled", "replayed")
+WAYS = ("called", "compiled", "decomposed", "replayed")
 
 
 def processor_seconds(call: Callable[[], Any], calls: int) -> float:
@@ -72,8 +72,13 @@ def prepared(model: Any, inputs: Any, way: str) -> Callable[[], Any]:
     """A call of the model in one of WAYS."""
     import torch
 
+    import normd.torch
+
     if way == "compiled":
         model = torch.compile(model)
+    elif way == "decomposed":
+        fused = {"pre_grad_custom_pass": normd.torch.decompose()}
+        model = torch.compile(model, options=fused)
 
     def call() -> Any:
         return model(**inputs)
