@@ -24,7 +24,7 @@ namespace normd::norm::cuda {
 namespace {
 
 constexpr int kMostThreads = kStageWarps * kLanes;
-constexpr int kRowsOfBlock = 8;  // Of a warp each.
+constexpr int kRowsOfBlock = 8;  // If a warp takes each.
 constexpr int kFewestElements = 17;
 
 // What a kernel computes.
