@@ -45,7 +45,8 @@ class AffineMap {
   HWY_INLINE AffineMap(const Affine& a, Acc factor)
       : factor_(hn::Set(D(), factor)),
         center_(hn::Set(D(), static_cast<Acc>(a.center) * factor)),
-        scale_(hn::Set(D(), static_cast<Acc>(a.scale / static_cast<double>(factor)))),
+        // Factors are 1 or 1/2.
+        scale_(hn::Set(D(), static_cast<Acc>(factor == 1 ? a.scale : 2 * a.scale))),
         shift_(hn::Set(D(), static_cast<Acc>(a.shift + LostShift<Acc>(a.center, a.scale)))) {
     if (HWY_UNLIKELY(a.input_factor != 1)) {
       factor_ = hn::Set(D(), static_cast<Acc>(a.input_factor));

@@ -208,14 +208,45 @@ HWY_INLINE void TransformRun(const Run& run, const Map& map) {
   }
 }
 
-template <class Format>
-void Apply(const Run& run, const Affine& affine) {
-  TransformRun<Format, Format, Format>(run, AffineMap<Format>(affine));
+// Calls visit(piece, affine) for the part of a run in each channel.
+template <class Format, class Visit>
+HWY_INLINE void ForChannels(const Run& run, const ChannelRuns& channels, const Visit& visit) {
+  Run piece = run;
+  std::int64_t length = channels.first_count;
+  const Affine* affine = channels.affines;
+  for (std::int64_t at = 0; at < run.count; at += length, length = channels.spatial) {
+    length = std::min(length, run.count - at);
+    const auto offset = at * static_cast<std::int64_t>(sizeof(typename Format::Lane));
+    piece.x = ByteAt(run.x, offset);
+    piece.y = static_cast<char*>(run.y) + offset;
+    piece.other = ByteAt(run.other, offset);
+    piece.count = length;
+    visit(piece, AffineMap<Format>(*affine++));
+  }
 }
 
-template <class Format, class Map>
-HWY_NOINLINE void ApplyKnownElements(const Run& run, const ElementAffine& affine) {
-  TransformAll<Format, Format, NothingAfter<Format>>(run, Map(affine));
+template <class Format>
+void Apply(const Run& run, const ChannelRuns& channels) {
+  ForChannels<Format>(run, channels, [](const Run& piece, const AffineMap<Format>& map) HWY_ATTR {
+    TransformRun<Format, Format, Format>(piece, map);
+  });
+}
+
+// kAfter: an activation or a second tensor.
+template <class Format, class Map, Presence kAfter>
+HWY_NOINLINE void ApplyToRows(const Run& run, const RunSteps& steps, const ElementAffine* affines,
+                              std::int64_t rows) {
+  Run of_row = run;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    if constexpr (kAfter == Presence::kAbsent) {
+      TransformAll<Format, Format, NothingAfter<Format>>(of_row, Map(affines[row]));
+    } else {
+      TransformRun<Format, Format, Format>(of_row, Map(affines[row]));
+    }
+    of_row.x = ByteAt(of_row.x, steps.x);
+    of_row.y = static_cast<char*>(of_row.y) + steps.y;
+    of_row.other = ByteAt(of_row.other, steps.other);
+  }
 }
 
 inline bool IsModulated(const ElementAffine& affine) {
@@ -223,25 +254,26 @@ inline bool IsModulated(const ElementAffine& affine) {
 }
 
 template <class Format>
-void ApplyElements(const Run& run, const ElementAffine& affine) {
+void ApplyElements(const Run& run, const RunSteps& steps, const ElementAffine* affines,
+                   std::int64_t rows) {
   constexpr Presence kAbsent = Presence::kAbsent;
   constexpr Presence kPresent = Presence::kPresent;
+  constexpr Presence kEither = Presence::kEither;
   const bool goes_on =
       run.epilogue.activation != Activation::kNone || run.combine != Combine::kNone;
+  const ElementAffine& affine = *affines;  // All rows have the same arrays.
+  auto* apply = ApplyToRows<Format, ElementMap<Format, kPresent, kPresent>, kAbsent>;
   if (IsModulated(affine)) {
     const bool all = affine.sample_scale != nullptr && affine.sample_shift != nullptr;
-    if (goes_on || !all || affine.gamma != nullptr || affine.beta != nullptr) {
-      TransformRun<Format, Format, Format>(run, ModulatedMap<Format>(affine));
-    } else {
-      ApplyKnownElements<Format, ModulatedMap<Format, kAbsent, kPresent>>(run, affine);
-    }
+    apply = goes_on || !all || affine.gamma != nullptr || affine.beta != nullptr
+                ? ApplyToRows<Format, ModulatedMap<Format>, kEither>
+                : ApplyToRows<Format, ModulatedMap<Format, kAbsent, kPresent>, kAbsent>;
   } else if (goes_on || affine.gamma == nullptr) {
-    TransformRun<Format, Format, Format>(run, ElementMap<Format>(affine));
+    apply = ApplyToRows<Format, ElementMap<Format>, kEither>;
   } else if (affine.beta == nullptr) {
-    ApplyKnownElements<Format, ElementMap<Format, kPresent, kAbsent>>(run, affine);
-  } else {
-    ApplyKnownElements<Format, ElementMap<Format, kPresent, kPresent>>(run, affine);
+    apply = ApplyToRows<Format, ElementMap<Format, kPresent, kAbsent>, kAbsent>;
   }
+  apply(run, steps, affines, rows);
 }
 
 template <class Format>
@@ -268,18 +300,9 @@ HWY_NOINLINE Moments ApplyRunsAlong(const Run& run, const ChannelRuns& channels,
                                     const NextChunk& next) {
   const auto* x = static_cast<const typename Format::Lane*>(next.x);
   ChunkSummer<Format> summer(x, next.count, next.centered);
-  Run piece = run;
-  std::int64_t length = channels.first_count;
-  const Affine* affine = channels.affines;
-  for (std::int64_t at = 0; at < run.count; at += length, length = channels.spatial) {
-    length = std::min(length, run.count - at);
-    const std::int64_t offset = at * static_cast<std::int64_t>(sizeof(*x));
-    piece.x = ByteAt(run.x, offset);
-    piece.y = static_cast<char*>(run.y) + offset;
-    piece.other = ByteAt(run.other, offset);
-    piece.count = length;
-    TransformAlong<Format, After>(piece, AffineMap<Format>(*affine++), &summer);
-  }
+  ForChannels<Format>(run, channels, [&](const Run& piece, const AffineMap<Format>& map) HWY_ATTR {
+    TransformAlong<Format, After>(piece, map, &summer);
+  });
   return summer.Finish();
 }
 

@@ -88,24 +88,6 @@ HWY_INLINE VPair NarrowPair(NativeBFloat16, D d, VFloat v0, VFloat v1) {
   return NarrowPair(BFloat16(), d, v0, v1);
 }
 
-// Sums around 0, from which moments follow.
-struct PlainSums {
-  double count;
-  double first;
-  double second;
-  bool centered;
-
-  HWY_INLINE double mean() const { return centered ? first / count : 0; }
-  HWY_INLINE double m2() const { return second - (centered ? first * mean() : 0); }
-  // Whether they lose little: no square is rounded to 0 or infinity, and the mean is at most two
-  // deviations from 0.
-  HWY_INLINE bool Hold() const {
-    constexpr double kLeastSquare = 0x1p-100;
-    return second >= count * kLeastSquare && std::isfinite(second) &&
-           (!centered || first * mean() <= 4 * m2());
-  }
-};
-
 HWY_NOINLINE inline Moments CarefulMoments(const std::uint16_t* x, std::int64_t count,
                                            bool centered) {
   return ChunkSummer<BFloat16>(x, count, centered).Finish();
@@ -118,6 +100,7 @@ template <>
 class ChunkSummer<NativeBFloat16> {
  public:
   static constexpr int kEights = 2;
+  static constexpr double kLeastSquare = 0x1p-100;
 
   HWY_INLINE ChunkSummer(const std::uint16_t* x, std::int64_t count, bool centered)
       : x_(x), count_(count), centered_(centered) {}
@@ -147,11 +130,14 @@ class ChunkSummer<NativeBFloat16> {
     at_ += kStepElements;
   }
 
-  HWY_INLINE Moments Finish() {
+  HWY_INLINE ChunkSums Sums() {
     TakeRest();
-    const PlainSums sums{static_cast<double>(count_), centered_ ? first_.Total() : 0,
-                         second_.Total(), centered_};
-    if (!sums.Hold()) return CarefulMoments(x_, count_, centered_);
+    return {static_cast<double>(count_), 0, centered_ ? first_.Total() : 0, second_.Total()};
+  }
+
+  HWY_INLINE Moments Finish() {
+    const ChunkSums sums = Sums();
+    if (!sums.Hold<ChunkSummer>()) return CarefulMoments(x_, count_, centered_);
     return {sums.count, sums.mean(), sums.m2()};
   }
 
@@ -163,19 +149,21 @@ class ChunkSummer<NativeBFloat16> {
     return hn::LoadU(PairTag(), x_ + at_ + pair * kPairElements);
   }
 
-  HWY_INLINE void Take(VPair x) {
-    const FloatTag d;
-    second_.Add(d, AddProducts(hn::Zero(d), x, x));
-    if (centered_) first_.Add(d, AddProducts(hn::Zero(d), x, Ones()));
-  }
-
   HWY_INLINE void TakeRest() {
     while (CanStep()) Step();
-    for (; at_ + kPairElements <= count_; at_ += kPairElements) Take(At(0));
-    if (at_ == count_) return;
-    const auto left = static_cast<std::size_t>(count_ - at_);
-    Take(hn::MaskedLoad(hn::FirstN(PairTag(), left), PairTag(), x_ + at_));
-    at_ = count_;
+    const FloatTag d;
+    const VPair ones = Ones();
+    VFloat first = hn::Zero(d);
+    VFloat second = hn::Zero(d);
+    while (at_ < count_) {
+      const auto left = static_cast<std::size_t>(std::min(kPairElements, count_ - at_));
+      const VPair x = hn::MaskedLoad(hn::FirstN(PairTag(), left), PairTag(), x_ + at_);
+      first = AddProducts(first, x, ones);
+      second = AddProducts(second, x, x);
+      at_ += static_cast<std::int64_t>(left);
+    }
+    if (centered_) first_.Add(d, first);
+    second_.Add(d, second);
   }
 
   const std::uint16_t* x_;
@@ -295,10 +283,10 @@ struct ChannelTiles<NativeBFloat16> {
     bool hold[Result::kMaxLanes];
     bool all_hold = true;
     for (std::size_t c = 0; c < channels; ++c) {
-      const PlainSums sums{static_cast<double>(positions), first[c], second[c], centered};
+      const ChunkSums sums{static_cast<double>(positions), 0, centered ? first[c] : 0, second[c]};
       result->mean[c] = sums.mean();
       result->m2[c] = sums.m2();
-      hold[c] = sums.Hold();
+      hold[c] = sums.Hold<ChunkSummer<NativeBFloat16>>();
       all_hold = all_hold && hold[c];
     }
     if (all_hold) return;

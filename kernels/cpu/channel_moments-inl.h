@@ -70,17 +70,14 @@ class ChannelTile {
   // Meanwhile it prefetches as much memory as it reads, as `ahead` says.
   HWY_INLINE void Accumulate(std::int64_t positions, V pivot, Ahead ahead,
                              DeviationSums<D>* sums) const {
-    const D d;
-    const std::uintptr_t bytes = hn::Lanes(d) * sizeof(typename Format::Lane);
-    std::int64_t i = 0;
-    for (; i + 8 <= positions; i += 8) {
+    const std::uintptr_t bytes = hn::Lanes(D()) * sizeof(typename Format::Lane);
+    std::int64_t first = 0;
+    const auto deviation = [&](std::int64_t i) HWY_ATTR { return hn::Sub(Row(first + i), pivot); };
+    for (; first + 8 <= positions; first += 8) {
       ahead.FetchEight(bytes);
-      sums->AddEight(d, hn::Sub(Row(i), pivot), hn::Sub(Row(i + 1), pivot),
-                     hn::Sub(Row(i + 2), pivot), hn::Sub(Row(i + 3), pivot),
-                     hn::Sub(Row(i + 4), pivot), hn::Sub(Row(i + 5), pivot),
-                     hn::Sub(Row(i + 6), pivot), hn::Sub(Row(i + 7), pivot));
+      sums->AddEight(deviation);
     }
-    for (; i < positions; ++i) sums->Add(d, hn::Sub(Row(i), pivot));
+    sums->AddFew(positions - first, deviation);
   }
 
  private:

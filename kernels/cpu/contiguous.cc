@@ -5,8 +5,8 @@
 // into its own cache once; or, if rows are too few or too long, each row's parts are.
 //
 // Rows that exceed the caches are written while the next row is read: reading alone and writing
-// alone each leave half of the memory's capacity idle. Short rows in the caches are computed
-// several at a time.
+// alone each leave half of the memory's capacity idle. Short rows are computed several at a time:
+// their statistics are finished together, and gamma and beta are read once for all.
 
 #include <algorithm>
 #include <cstdint>
@@ -22,14 +22,16 @@ namespace {
 
 // Rows that are computed together: their elements stay in a second-level cache, and the gamma and
 // beta of a tile in a first-level one.
-constexpr std::int64_t kMaxTogether = 4;
-constexpr std::int64_t kTogetherBytes = 32 << 10;
+constexpr std::int64_t kTogetherBytes = 64 << 10;
 constexpr std::int64_t kTileElements = 2048;
 // Shorter runs of one channel are not worth overlapping with the next row's sums.
 constexpr std::int64_t kMinRunElements = 256;
 // Elementwise rows also read gamma and beta: four arrays that must fit a first-level cache
-// together.
+// together. Rows of fewer bytes than so many second-level caches are faster several at a time.
 constexpr std::int64_t kMaxElementwiseElements = 2048;
+constexpr std::int64_t kNearCores = 4;
+// The channels of one call of `apply`.
+constexpr std::int64_t kChannelsTogether = 8;
 
 class ContiguousRows {
  public:
@@ -39,18 +41,29 @@ class ContiguousRows {
         places_(batch.spec, segment),
         given_(batch.spec.statistics == Statistics::kGiven),
         elementwise_(places_.channel_elements() == 1),
-        length_(places_.length()) {}
+        length_(places_.length()) {
+    if (given_) given_affines_.resize(static_cast<std::size_t>(batch.spec.channels));
+    std::int64_t channel = 0;
+    for (Affine& affine : given_affines_) {
+      affine = ChannelAffine(batch, segment, GivenStatistics(batch, channel), 0, channel);
+      ++channel;
+    }
+  }
 
   std::int64_t count() const { return places_.count(); }
   std::int64_t length() const { return length_; }
   std::int64_t parts() const { return places_.parts(); }
+  std::int64_t RowBytes() const {
+    return length_ * static_cast<std::int64_t>(SizeOf(batch_.spec.dtype));
+  }
   bool given() const { return given_; }
 
   // Whether a row can be written while the next one is read.
   bool HasTwoAtATime() const {
     if (given_ || batch_.spec.activation != Activation::kNone) return false;
     if (!elementwise_) return places_.channel_elements() >= kMinRunElements;
-    return length_ >= kMinRunElements && length_ <= kMaxElementwiseElements;
+    return count() * RowBytes() > kNearCores * batch_.caches.per_core_bytes &&
+           length_ >= kMinRunElements && length_ <= kMaxElementwiseElements;
   }
 
   Moments PartMoments(std::int64_t row, std::int64_t part) const {
@@ -89,17 +102,19 @@ class ContiguousRows {
   }
 
   void Normalize(std::int64_t begin, std::int64_t end) const {
-    const std::int64_t together = RowsTogether();
-    if (together > 1) {
-      for (std::int64_t row = begin; row < end; row += together) {
-        NormalizeTogether(row, std::min(end, row + together));
+    if (given_) return NormalizeGiven(begin, end);
+    if (const std::int64_t together = RowsTogether(); together > 1 && end - begin > 1) {
+      for (std::int64_t row = begin; row < end;) {
+        const std::int64_t stop = std::min({end, row + together, places_.EndOfEven(row)});
+        NormalizeTogether(row, stop);
+        row = stop;
       }
       return;
     }
     const bool along = HasTwoAtATime();
     RowStatistics statistics;
     for (std::int64_t row = begin; row < end; ++row) {
-      if (!given_ && (!along || row == begin)) {
+      if (!along || row == begin) {
         statistics = MergeParts(row, [&](std::int64_t part) { return PartMoments(row, part); });
       }
       if (along && row + 1 < end) {
@@ -113,24 +128,64 @@ class ContiguousRows {
 
  private:
   std::int64_t RowsTogether() const {
-    if (given_ || batch_.exceeds_caches || (elementwise_ && HasTwoAtATime())) return 1;
-    const std::int64_t row_bytes = length_ * static_cast<std::int64_t>(SizeOf(batch_.spec.dtype));
-    return std::min(kMaxTogether, kTogetherBytes / row_bytes);
+    if (elementwise_ ? HasTwoAtATime() : batch_.exceeds_caches) return 1;
+    // A sum also reads its terms.
+    const std::int64_t bytes = HasSum(batch_) ? kTogetherBytes / 4 : kTogetherBytes;
+    return std::min(kMaxShortRows, bytes / RowBytes());
   }
 
-  // The statistics of a row are a chain of dependent steps, during which the processor can sum the
-  // next row; gamma and beta are read once for all.
   void NormalizeTogether(std::int64_t begin, std::int64_t end) const {
-    RowStatistics statistics[kMaxTogether];
-    for (std::int64_t row = begin; row < end; ++row) {
-      statistics[row - begin] =
-          MergeParts(row, [&](std::int64_t part) { return PartMoments(row, part); });
-    }
-    const std::int64_t tile = elementwise_ ? kTileElements : length_;
-    for (std::int64_t at = 0; at < length_; at += tile) {
+    RowStatistics statistics[kMaxShortRows];
+    FindStatistics(begin, end, statistics);
+    if (!elementwise_) {
       for (std::int64_t row = begin; row < end; ++row) {
-        Apply(row, statistics[row - begin], at, std::min(at + tile, length_));
+        ApplyChannels(row, statistics[row - begin], 0, length_);
       }
+      return;
+    }
+    for (std::int64_t at = 0; at < length_; at += kTileElements) {
+      ApplyElements(begin, end, statistics, at, std::min(at + kTileElements, length_));
+    }
+  }
+
+  // Those of short rows.
+  void FindStatistics(std::int64_t begin, std::int64_t end, RowStatistics* statistics) const {
+    double mean[kMaxShortRows];
+    double rstd[kMaxShortRows];
+    for (std::int64_t row = begin; row < end; ++row) {
+      MakeSource(batch_, segment_, places_.At(row, 0), length_);
+    }
+    const bool centered = IsCentered(batch_.spec);
+    const bool root = batch_.spec.statistics == Statistics::kRootOfSquares;
+    batch_.kernels->measure_rows({At(begin, 0), end - begin, StepsFrom(begin, end).x, length_,
+                                  centered, root, root ? 0 : batch_.spec.eps},
+                                 mean, rstd);
+    for (std::int64_t i = 0; i < end - begin; ++i) {
+      statistics[i] = {mean[i], root ? std::min(rstd[i], 1 / batch_.spec.eps) : rstd[i]};
+      if (rstd[i] < 0) {
+        statistics[i] =
+            Finish(batch_.kernels->moments(At(begin + i, 0), length_, centered), batch_.spec);
+      }
+      WriteStatistics(batch_.spec, segment_, places_.OutputRow(begin + i), statistics[i]);
+    }
+  }
+
+  // From each of these rows to the next.
+  RunSteps StepsFrom(std::int64_t begin, std::int64_t end) const {
+    if (end - begin == 1) return {};
+    const Place here = places_.At(begin, 0);
+    const Place next = places_.At(begin + 1, 0);
+    return {SourceAt(batch_, segment_, next) - SourceAt(batch_, segment_, here),
+            (next.y - here.y) * (RowBytes() / length_), RowBytes()};
+  }
+
+  void NormalizeGiven(std::int64_t begin, std::int64_t end) const {
+    const std::int64_t together = std::max<std::int64_t>(1, kChunkElements / length_);
+    for (std::int64_t row = begin; row < end;) {
+      const std::int64_t left = batch_.spec.channels - places_.FirstChannel(row);
+      const std::int64_t rows = std::min({end - row, together, left});
+      ApplyGiven(row, 0, rows * length_);
+      row += rows;
     }
   }
 
@@ -141,46 +196,79 @@ class ContiguousRows {
   // Elements [begin, end) of the row.
   void Apply(std::int64_t row, const RowStatistics& statistics, std::int64_t begin,
              std::int64_t end) const {
-    // With given statistics, nothing has read the row before.
-    if (given_) MakeSource(batch_, segment_, places_.At(row, begin), end - begin);
-    places_.ForChannels(
-        row, begin, end, [&](std::int64_t at, std::int64_t count, std::int64_t channel) {
-          const Run run = MakeRun(batch_, segment_, places_.At(row, at), count);
-          if (elementwise_) {
-            batch_.kernels->apply_elements(run, ElementsOf(row, statistics, channel));
-          } else {
-            const RowStatistics own = given_ ? GivenStatistics(batch_, channel) : statistics;
-            batch_.kernels->apply(run, ChannelOf(row, own, channel));
-          }
-        });
+    if (given_) {
+      ApplyGiven(row, begin, end);
+    } else if (elementwise_) {
+      const ElementAffine affine = ElementsOf(row, statistics, begin);
+      batch_.kernels->apply_elements(MakeRun(batch_, segment_, places_.At(row, begin), end - begin),
+                                     {}, &affine, 1);
+    } else {
+      ApplyChannels(row, statistics, begin, end);
+    }
+  }
+
+  // The same with given statistics, which may go on in further rows of the sample.
+  void ApplyGiven(std::int64_t row, std::int64_t begin, std::int64_t end) const {
+    const Place place = places_.At(row, begin);
+    MakeSource(batch_, segment_, place, end - begin);  // Nothing has read the row before.
+    const Affine* const affines = given_affines_.data() + places_.FirstChannel(row);
+    batch_.kernels->apply(MakeRun(batch_, segment_, place, end - begin),
+                          {affines, length_ - begin, length_});
+  }
+
+  // Elements [at, stop) of each of the rows.
+  void ApplyElements(std::int64_t begin, std::int64_t end, const RowStatistics* statistics,
+                     std::int64_t at, std::int64_t stop) const {
+    ElementAffine affines[kMaxShortRows];
+    for (std::int64_t row = begin; row < end; ++row) {
+      affines[row - begin] = ElementsOf(row, statistics[row - begin], at);
+    }
+    batch_.kernels->apply_elements(MakeRun(batch_, segment_, places_.At(begin, at), stop - at),
+                                   StepsFrom(begin, end), affines, end - begin);
+  }
+
+  ElementAffine ElementsOf(std::int64_t row, const RowStatistics& statistics,
+                           std::int64_t at) const {
+    return ElementsFrom(batch_, segment_, statistics, places_.SampleOf(row),
+                        places_.FirstChannel(row) + at);
+  }
+
+  // Elements [begin, end) of the row.
+  void ApplyChannels(std::int64_t row, const RowStatistics& statistics, std::int64_t begin,
+                     std::int64_t end) const {
+    Affine affines[kChannelsTogether];
+    const std::int64_t elements = places_.channel_elements();
+    for (std::int64_t at = begin; at < end;) {
+      const std::int64_t stop = std::min(end, (at / elements + kChannelsTogether) * elements);
+      batch_.kernels->apply(MakeRun(batch_, segment_, places_.At(row, at), stop - at),
+                            FindRuns(row, statistics, at, stop, affines));
+      at = stop;
+    }
   }
 
   Moments ApplyChunkAlong(std::int64_t row, const RowStatistics& statistics, std::int64_t begin,
                           std::int64_t count) const {
     const Run run = MakeRun(batch_, segment_, places_.At(row, begin), count);
     const NextChunk next{At(row + 1, begin), count, IsCentered(batch_.spec)};
-    const std::int64_t first_channel = places_.FirstChannel(row);
     if (elementwise_) {
-      return batch_.kernels->apply_elements_along(
-          run, ElementsOf(row, statistics, first_channel + begin), next);
+      return batch_.kernels->apply_elements_along(run, ElementsOf(row, statistics, begin), next);
     }
-    const std::int64_t elements = places_.channel_elements();
-    const std::int64_t first = begin / elements;
-    const std::int64_t last = (begin + count - 1) / elements;
     Affine affines[kChunkElements / kMinRunElements + 2];
-    for (std::int64_t i = first; i <= last; ++i) {
-      affines[i - first] = ChannelOf(row, statistics, first_channel + i);
-    }
-    return batch_.kernels->apply_along(run, {affines, (first + 1) * elements - begin, elements},
-                                       next);
+    return batch_.kernels->apply_along(
+        run, FindRuns(row, statistics, begin, begin + count, affines), next);
   }
 
-  Affine ChannelOf(std::int64_t row, const RowStatistics& statistics, std::int64_t channel) const {
-    return ChannelAffine(batch_, segment_, statistics, places_.SampleOf(row), channel);
-  }
-  ElementAffine ElementsOf(std::int64_t row, const RowStatistics& statistics,
-                           std::int64_t channel) const {
-    return ElementsFrom(batch_, segment_, statistics, places_.SampleOf(row), channel);
+  // Writes the affine steps of the channels of elements [begin, end).
+  ChannelRuns FindRuns(std::int64_t row, const RowStatistics& statistics, std::int64_t begin,
+                       std::int64_t end, Affine* affines) const {
+    const std::int64_t elements = places_.channel_elements();
+    const std::int64_t first = begin / elements;
+    const std::int64_t sample = places_.SampleOf(row);
+    const std::int64_t channel = places_.FirstChannel(row);
+    for (std::int64_t i = first; i <= (end - 1) / elements; ++i) {
+      affines[i - first] = ChannelAffine(batch_, segment_, statistics, sample, channel + i);
+    }
+    return {affines, (first + 1) * elements - begin, elements};
   }
 
   const Batch& batch_;
@@ -189,6 +277,7 @@ class ContiguousRows {
   const bool given_;
   const bool elementwise_;  // Each element is a channel.
   const std::int64_t length_;
+  std::vector<Affine> given_affines_;  // Each channel's, with given statistics.
 };
 
 // Spreading rows over cores leaves cores idle when few rows remain, and needs room in the shared
@@ -197,10 +286,8 @@ bool SplitsRows(const Batch& batch, const ContiguousRows& rows) {
   const std::int64_t threads = batch.parallel.threads();
   if (threads == 1 || rows.parts() == 1) return false;
   if (rows.count() < 4 * threads) return true;
-  const std::int64_t row_bytes =
-      rows.length() * static_cast<std::int64_t>(SizeOf(batch.spec.dtype));
-  return row_bytes > batch.caches.per_core_bytes &&
-         row_bytes > batch.caches.last_level_bytes / (2 * threads);
+  return rows.RowBytes() > batch.caches.per_core_bytes &&
+         rows.RowBytes() > batch.caches.last_level_bytes / (2 * threads);
 }
 
 void NormalizeSplit(const Batch& batch, const ContiguousRows& rows) {
@@ -239,9 +326,7 @@ void NormalizeContiguous(const Batch& batch, const Segment& segment) {
     NormalizeSplit(batch, rows);
     return;
   }
-  const std::int64_t row_bytes =
-      rows.length() * static_cast<std::int64_t>(SizeOf(batch.spec.dtype));
-  const std::int64_t grain = std::max<std::int64_t>(1, kTaskBytes / row_bytes);
+  const std::int64_t grain = std::max<std::int64_t>(1, kTaskBytes / rows.RowBytes());
   batch.parallel.For(rows.count(), grain, [&](std::int64_t begin, std::int64_t end) {
     rows.Normalize(begin, end);
     FlushStreams();

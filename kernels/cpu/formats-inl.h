@@ -45,10 +45,11 @@ using HalfTag = hn::Rebind<std::uint16_t, D>;
 template <class Format>
 constexpr bool kIsHalf = sizeof(typename Format::Lane) == 2;
 
-// Masked loads and stores that touch nothing beyond the mask. Targets without them use a bounce
-// buffer.
+// Masked loads and stores that touch nothing beyond the mask; on x86 only AVX-512 has them for 16
+// bits. Targets without them use a bounce buffer.
 template <class Format>
-constexpr bool kMaskedMemory = !HWY_MEM_OPS_MIGHT_FAULT && !kIsHalf<Format>;
+constexpr bool kMaskedMemory =
+    !HWY_MEM_OPS_MIGHT_FAULT && (!kIsHalf<Format> || (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3));
 
 #undef NORMD_NATIVE_FLOAT16
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
@@ -202,9 +203,12 @@ HWY_INLINE std::size_t StreamAlignment(D d) {
 
 // The first n < Lanes(d) elements; the other lanes are 0.
 template <class Format, class D>
-HWY_INLINE hn::Vec<D> LoadPart(Format format, D d, const typename Format::Lane* p, std::size_t n) {
+HWY_INLINE hn::Vec<D> LoadPart([[maybe_unused]] Format format, D d, const typename Format::Lane* p,
+                               std::size_t n) {
   using Lane = typename Format::Lane;
-  if constexpr (kMaskedMemory<Format>) {
+  if constexpr (kMaskedMemory<Format> && kIsHalf<Format>) {
+    return Widen(format, d, hn::MaskedLoad(hn::FirstN(HalfTag<D>(), n), HalfTag<D>(), p));
+  } else if constexpr (kMaskedMemory<Format>) {
     return hn::MaskedLoad(hn::FirstN(d, n), d, p);
   } else {
     HWY_ALIGN Lane buffer[hn::MaxLanes(AccTag<Format>())] = {};
@@ -214,10 +218,12 @@ HWY_INLINE hn::Vec<D> LoadPart(Format format, D d, const typename Format::Lane* 
 }
 
 template <class Format, class D>
-HWY_INLINE void StorePart(Format format, D d, hn::Vec<D> v, typename Format::Lane* p,
-                          std::size_t n) {
+HWY_INLINE void StorePart([[maybe_unused]] Format format, D d, hn::Vec<D> v,
+                          typename Format::Lane* p, std::size_t n) {
   using Lane = typename Format::Lane;
-  if constexpr (kMaskedMemory<Format>) {
+  if constexpr (kMaskedMemory<Format> && kIsHalf<Format>) {
+    hn::BlendedStore(Narrow(format, d, v), hn::FirstN(HalfTag<D>(), n), HalfTag<D>(), p);
+  } else if constexpr (kMaskedMemory<Format>) {
     hn::BlendedStore(v, hn::FirstN(d, n), d, p);
   } else {
     HWY_ALIGN Lane buffer[hn::MaxLanes(AccTag<Format>())];

@@ -1,7 +1,4 @@
 #include "kernels/cpu/linear_rows.h"
-
-#include <cmath>
-
 // As in simd_kernels.cc.
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
@@ -22,20 +19,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = AccTag<Float32>;
 using V = hn::Vec<D>;
 
-// Calls full(i) for whole vectors from element i on, and part(i, n) for the remaining n.
-template <class Full, class Part>
-HWY_INLINE void ForVectors(std::int64_t count, const Full& full, const Part& part) {
-  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(D()));
-  std::int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) full(i);
-  if (i < count) part(i, static_cast<std::size_t>(count - i));
-}
-
 template <class Format>
 void WidenRow(const void* x, std::int64_t count, float* to) {
   const auto* from = static_cast<const typename Format::Lane*>(x);
   ForVectors(
-      count,
+      D(), count,
       [=](std::int64_t i)
           HWY_ATTR { Store(Float32(), D(), Load(Format(), D(), from + i), to + i); },
       [=](std::int64_t i, std::size_t n)
@@ -51,25 +39,6 @@ HWY_INLINE void ForTiles(const TiledRow& row, const Piece& piece) {
   }
 }
 
-// Adds the deviations of `count` elements from the pivot.
-HWY_INLINE void AddDeviations(const float* z, std::int64_t count, V pivot, DeviationSums<D>* sums) {
-  const D d;
-  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const auto deviation = [=](std::int64_t i)
-                             HWY_ATTR { return hn::Sub(hn::LoadU(d, z + i), pivot); };
-  std::int64_t i = 0;
-  for (; i + 8 * lanes <= count; i += 8 * lanes) {
-    sums->AddEight(d, deviation(i), deviation(i + lanes), deviation(i + 2 * lanes),
-                   deviation(i + 3 * lanes), deviation(i + 4 * lanes), deviation(i + 5 * lanes),
-                   deviation(i + 6 * lanes), deviation(i + 7 * lanes));
-  }
-  for (; i + lanes <= count; i += lanes) sums->Add(d, deviation(i));
-  if (i == count) return;
-  const std::size_t left = static_cast<std::size_t>(count - i);
-  const V part = hn::Sub(LoadPart(Float32(), d, z + i, left), pivot);
-  sums->Add(d, hn::IfThenElseZero(hn::FirstN(d, left), part));
-}
-
 // One pass with one pivot for all tiles; moments-inl.h has its error. Rows that this pass cannot do
 // (a far pivot, NaN, Inf, overflow) are done tile by tile.
 Moments RowMoments(const TiledRow& row) {
@@ -78,14 +47,10 @@ Moments RowMoments(const TiledRow& row) {
   const float pivot = Pivot<Float32>(row.z, first_elements);
   DeviationSums<D> sums;
   ForTiles(row, [&](const float* z, std::int64_t, std::int64_t n)
-                    HWY_ATTR { AddDeviations(z, n, hn::Set(D(), pivot), &sums); });
-  const double n = static_cast<double>(row.count);
-  const double shift = sums.first.Total() / n;
-  const double correction = shift * shift * n;
-  const double m2 = sums.second.Total() - correction;
-  if (std::isfinite(m2) && (correction <= 4 * m2 || correction == 0)) {
-    return {n, static_cast<double>(pivot) + shift, m2};
-  }
+                    HWY_ATTR { AddDeviations<Float32>(z, n, hn::Set(D(), pivot), &sums); });
+  const ChunkSums all{static_cast<double>(row.count), static_cast<double>(pivot),
+                      sums.first.Total(), sums.second.Total()};
+  if (all.Hold<ChunkSummer<Float32>>()) return {all.count, all.mean(), all.m2()};
   Moments total;
   ForTiles(row, [&](const float* z, std::int64_t, std::int64_t count) {
     total = Merge(total, ContiguousMoments<Float32>(z, count, true));
@@ -127,7 +92,7 @@ void FinishRow(const TiledRow& row, const RowStatistics& statistics, const norm:
     const auto* y = y_data == nullptr ? nullptr : static_cast<const Lane*>(y_data) + first;
     Lane* out = static_cast<Lane*>(out_data) + first;
     ForVectors(
-        count,
+        D(), count,
         [&](std::int64_t i) HWY_ATTR {
           const V second = y == nullptr ? hn::Zero(D()) : Load(Format(), D(), y + i);
           Store(Format(), D(), finisher(hn::LoadU(D(), z + i), second), out + i);

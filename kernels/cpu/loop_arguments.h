@@ -22,6 +22,18 @@ struct Epilogue {
   double leaky_slope = 0;
 };
 
+// Rows of `count` > 0 elements, at most kChunkElements, `step` bytes from one to the next.
+constexpr std::int64_t kMaxShortRows = 8;
+struct ShortRows {
+  const void* x = nullptr;
+  std::int64_t rows = 0;  // <= kMaxShortRows
+  std::int64_t step = 0;
+  std::int64_t count = 0;
+  bool centered = true;
+  bool of_sums = false;  // rstd is 1 / sqrt(m2 + eps), not that of m2 / count.
+  double eps = 0;
+};
+
 // `count` contiguous elements to be moved from x to y.
 struct Run {
   const void* x = nullptr;
@@ -32,6 +44,13 @@ struct Run {
   const void* other = nullptr;  // With `combine`, applied afterwards; of the type, at any byte.
   // Stores bypass the caches. Only for x != y; the caller ends with FlushStreams().
   bool stream = false;
+};
+
+// Bytes from a run to the same run of the next row.
+struct RunSteps {
+  std::int64_t x = 0;
+  std::int64_t y = 0;
+  std::int64_t other = 0;
 };
 
 // The values to normalize, `count` adjacent elements: ((x + bias) * gate + residual), rounded to

@@ -22,6 +22,7 @@
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/cpu/formats-inl.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/loop_arguments.h"
@@ -78,22 +79,35 @@ struct DeviationSums {
 
   HWY_INLINE DeviationSums() {}
 
-  HWY_INLINE void Add(D d, hn::Vec<D> deviation) {
-    first.Add(d, deviation);
-    if constexpr (std::is_same_v<hn::TFromD<D>, double>) {
-      second.lower = hn::MulAdd(deviation, deviation, second.lower);
-    } else {
-      second.Add(d, hn::Mul(deviation, deviation));
-    }
-  }
-
-  HWY_INLINE void AddEight(D d, hn::Vec<D> v0, hn::Vec<D> v1, hn::Vec<D> v2, hn::Vec<D> v3,
-                           hn::Vec<D> v4, hn::Vec<D> v5, hn::Vec<D> v6, hn::Vec<D> v7) {
+  // Adds eight deviations, at(0) to at(7).
+  template <class At>
+  HWY_INLINE void AddEight(const At& at) {
+    const D d;
+    const auto v0 = at(0), v1 = at(1), v2 = at(2), v3 = at(3);
+    const auto v4 = at(4), v5 = at(5), v6 = at(6), v7 = at(7);
     first.Add(d, hn::Add(hn::Add(hn::Add(v0, v1), hn::Add(v2, v3)),
                          hn::Add(hn::Add(v4, v5), hn::Add(v6, v7))));
     const auto even = hn::MulAdd(v6, v6, hn::MulAdd(v4, v4, hn::MulAdd(v2, v2, hn::Mul(v0, v0))));
     const auto odd = hn::MulAdd(v7, v7, hn::MulAdd(v5, v5, hn::MulAdd(v3, v3, hn::Mul(v1, v1))));
     second.Add(d, hn::Add(even, odd));
+  }
+
+  // Adds fewer than eight.
+  template <class At>
+  HWY_INLINE void AddFew(std::int64_t count, const At& at) {
+    const D d;
+    auto sum0 = hn::Zero(d), sum1 = sum0, squares0 = sum0, squares1 = sum0;
+    for (std::int64_t i = 0; i < count; i += 2) {
+      const auto even = at(i);
+      sum0 = hn::Add(sum0, even);
+      squares0 = hn::MulAdd(even, even, squares0);
+      if (i + 1 == count) break;
+      const auto odd = at(i + 1);
+      sum1 = hn::Add(sum1, odd);
+      squares1 = hn::MulAdd(odd, odd, squares1);
+    }
+    first.Add(d, hn::Add(sum0, sum1));
+    second.Add(d, hn::Add(squares0, squares1));
   }
 };
 
@@ -164,8 +178,47 @@ HWY_INLINE typename Format::Acc Pivot(const typename Format::Lane* x, std::int64
     sum0 = hn::Add(sum0, left >= lanes ? Load(Format(), d, x + i)
                                        : LoadPart(Format(), d, x + i, std::size_t(left)));
   }
-  return hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1))) / static_cast<Acc>(count);
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1))) * (Acc{1} / static_cast<Acc>(count));
 }
+
+// Adds the deviations of `count` elements.
+template <class Format>
+HWY_INLINE void AddDeviations(const typename Format::Lane* x, std::int64_t count,
+                              hn::Vec<AccTag<Format>> pivot, DeviationSums<AccTag<Format>>* sums) {
+  const AccTag<Format> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  for (; count >= 8 * lanes; count -= 8 * lanes, x += 8 * lanes) {
+    sums->AddEight([=](std::int64_t i)
+                       HWY_ATTR { return hn::Sub(Load(Format(), d, x + i * lanes), pivot); });
+  }
+  if (count == 0) return;
+  sums->AddFew((count + lanes - 1) / lanes, [=](std::int64_t i) HWY_ATTR {
+    const std::int64_t left = count - i * lanes;
+    if (left >= lanes) return hn::Sub(Load(Format(), d, x + i * lanes), pivot);
+    const auto n = static_cast<std::size_t>(left);
+    return hn::IfThenElseZero(hn::FirstN(d, n),
+                              hn::Sub(LoadPart(Format(), d, x + i * lanes, n), pivot));
+  });
+}
+
+// Sums of deviations from a pivot, and of their squares. Without `centered`, pivot and `first` are
+// 0.
+struct ChunkSums {
+  double count;
+  double pivot;
+  double first;
+  double second;
+
+  HWY_INLINE double mean() const { return pivot + first / count; }
+  HWY_INLINE double m2() const { return second - first * (first / count); }
+  // Whether the moments lose little: the mean is at most two deviations from the pivot, and no
+  // square was rounded to infinity or, where the format can do that, to 0.
+  template <class Summer>
+  HWY_INLINE bool Hold() const {
+    return second >= count * Summer::kLeastSquare && std::isfinite(second) &&
+           first * (first / count) <= 4 * m2();
+  }
+};
 
 // The moments of one chunk, step by step, so that another loop can be interleaved.
 template <class Format>
@@ -177,6 +230,7 @@ class ChunkSummer {
 
   // How many times Transform takes eight vectors for one step here.
   static constexpr int kEights = 1;
+  static constexpr double kLeastSquare = 0;
 
   HWY_INLINE ChunkSummer(const Lane* x, std::int64_t count, bool centered)
       : x_(x), count_(count), centered_(centered) {
@@ -188,37 +242,37 @@ class ChunkSummer {
 
   // Takes eight more vectors.
   HWY_INLINE void Step() {
-    const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(D()));
     // The hardware's prefetchers stop at each page, and restart slowly.
     constexpr std::uintptr_t kDistanceBytes = 8192;
     Fetch(reinterpret_cast<std::uintptr_t>(x_ + at_) + kDistanceBytes,
           static_cast<std::uintptr_t>(StepElements()) * sizeof(Lane));
-    sums_.AddEight(D(), Deviation(0), Deviation(lanes), Deviation(2 * lanes), Deviation(3 * lanes),
-                   Deviation(4 * lanes), Deviation(5 * lanes), Deviation(6 * lanes),
-                   Deviation(7 * lanes));
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(D()));
+    sums_.AddEight([&](std::int64_t i) HWY_ATTR {
+      return hn::Sub(Load(Format(), D(), x_ + at_ + i * lanes), hn::Set(D(), pivot_));
+    });
     at_ += StepElements();
   }
 
   // Takes the rest.
-  HWY_INLINE Moments Finish() {
+  HWY_INLINE ChunkSums Sums() {
     TakeRest();
-    const double n = static_cast<double>(count_);
-    for (int attempt = 0;; ++attempt) {
-      const double first = sums_.first.Total();
-      const double second = sums_.second.Total();
-      if (!std::isfinite(second)) return WideMoments<Format>(x_, count_, 1, centered_);
-      if (!centered_) return {n, 0, second};
-      const double shift = first / n;
-      const double correction = first * shift;
-      const double m2 = second - correction;
-      if (correction <= 4 * m2 || correction == 0 || attempt == 1) {
-        return {n, static_cast<double>(pivot_) + shift, std::max(0.0, m2)};
+    return {static_cast<double>(count_), static_cast<double>(pivot_),
+            centered_ ? sums_.first.Total() : 0, sums_.second.Total()};
+  }
+
+  // Takes the rest; sums once more, around the mean, if the pivot is far from it.
+  HWY_INLINE Moments Finish() {
+    ChunkSums sums = Sums();
+    if (!sums.Hold<ChunkSummer>()) {
+      if (std::isfinite(sums.second)) {
+        pivot_ = static_cast<Acc>(sums.mean());
+        at_ = 0;
+        sums_ = DeviationSums<D>();
+        sums = Sums();
       }
-      pivot_ = static_cast<Acc>(static_cast<double>(pivot_) + shift);
-      at_ = 0;
-      sums_ = DeviationSums<D>();
-      TakeRest();
+      if (!std::isfinite(sums.second)) return WideMoments<Format>(x_, count_, 1, centered_);
     }
+    return {sums.count, sums.mean(), std::max(0.0, sums.m2())};
   }
 
  private:
@@ -226,19 +280,9 @@ class ChunkSummer {
     return 8 * static_cast<std::int64_t>(hn::Lanes(D()));
   }
 
-  HWY_INLINE hn::Vec<D> Deviation(std::int64_t offset) const {
-    return hn::Sub(Load(Format(), D(), x_ + at_ + offset), hn::Set(D(), pivot_));
-  }
-
   HWY_INLINE void TakeRest() {
-    const D d;
-    const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
     while (CanStep()) Step();
-    for (; at_ + lanes <= count_; at_ += lanes) sums_.Add(d, Deviation(0));
-    if (at_ == count_) return;
-    const std::size_t left = static_cast<std::size_t>(count_ - at_);
-    const auto part = hn::Sub(LoadPart(Format(), d, x_ + at_, left), hn::Set(d, pivot_));
-    sums_.Add(d, hn::IfThenElseZero(hn::FirstN(d, left), part));
+    AddDeviations<Format>(x_ + at_, count_ - at_, hn::Set(D(), pivot_), &sums_);
     at_ = count_;
   }
 
@@ -259,6 +303,42 @@ Moments ContiguousMoments(const void* data, std::int64_t count, bool centered) {
     total = Merge(total, chunk.Finish());
   }
   return total;
+}
+
+// Sums row by row, and finishes all rows at once: divisions and the square root take most of a
+// short row's time. Every result has the bits of ContiguousMoments and cpu::Finish.
+template <class Format>
+void MeasureRows(const ShortRows& rows, double* mean, double* rstd) {
+  HWY_ALIGN double pivot[kMaxShortRows] = {};
+  HWY_ALIGN double first[kMaxShortRows] = {};
+  HWY_ALIGN double second[kMaxShortRows] = {};
+  for (std::int64_t row = 0; row < rows.rows; ++row) {
+    const auto* x = static_cast<const typename Format::Lane*>(ByteAt(rows.x, row * rows.step));
+    const ChunkSums sums = ChunkSummer<Format>(x, rows.count, rows.centered).Sums();
+    pivot[row] = sums.pivot;
+    first[row] = sums.first;
+    second[row] = sums.second;
+  }
+  const DoubleTag d;
+  const double count = static_cast<double>(rows.count);
+  for (std::int64_t row = 0; row < rows.rows; row += static_cast<std::int64_t>(hn::Lanes(d))) {
+    const VDouble n = hn::Set(d, count);
+    const VDouble sum = hn::Load(d, first + row);
+    const VDouble squares = hn::Load(d, second + row);
+    const VDouble shift = hn::Div(sum, n);
+    const VDouble correction = hn::Mul(sum, shift);
+    const VDouble m2 = hn::Sub(squares, correction);
+    const VDouble variance = rows.of_sums ? m2 : hn::Div(m2, n);
+    const VDouble deviation = hn::Sqrt(hn::Add(variance, hn::Set(d, rows.eps)));
+    // As ChunkSums::Hold.
+    const auto holds =
+        hn::And(hn::And(hn::Ge(squares, hn::Set(d, count * ChunkSummer<Format>::kLeastSquare)),
+                        hn::Le(squares, hn::Set(d, std::numeric_limits<double>::max()))),
+                hn::Le(correction, hn::Mul(hn::Set(d, 4.0), m2)));
+    hn::StoreU(hn::Add(hn::Load(d, pivot + row), shift), d, mean + row);
+    hn::StoreU(hn::IfThenElse(holds, hn::Div(hn::Set(d, 1.0), deviation), hn::Set(d, -1.0)), d,
+               rstd + row);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

@@ -45,6 +45,12 @@ class RowPlaces {
     }
     return place;
   }
+  // The end of the rows from this one on that are equally far apart in every tensor.
+  std::int64_t EndOfEven(std::int64_t row) const {
+    const std::int64_t rows_of_sample = positions_ * groups_;
+    if (!gaps_.any() || rows_of_sample == 1) return count();
+    return (row / rows_of_sample + 1) * rows_of_sample;
+  }
   std::int64_t FirstChannel(std::int64_t row) const {
     return groups_ == 1 ? 0 : row % groups_ * row_channels_;
   }

@@ -22,10 +22,15 @@ namespace HWY_NAMESPACE {
 
 template <class Format>
 const SimdKernels& Table() {
-  static constexpr SimdKernels kTable = {
-      Sum<Format>,        ContiguousMoments<Format>, ChannelMoments<Format>,
-      Apply<Format>,      ApplyElements<Format>,     ApplyCyclic<Format>,
-      ApplyAlong<Format>, ApplyElementsAlong<Format>};
+  static constexpr SimdKernels kTable = {Sum<Format>,
+                                         ContiguousMoments<Format>,
+                                         ChannelMoments<Format>,
+                                         MeasureRows<Format>,
+                                         Apply<Format>,
+                                         ApplyElements<Format>,
+                                         ApplyCyclic<Format>,
+                                         ApplyAlong<Format>,
+                                         ApplyElementsAlong<Format>};
   return kTable;
 }
 

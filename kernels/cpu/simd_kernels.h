@@ -25,12 +25,19 @@ struct SimdKernels {
   // The moments of each channel of a block, to mean[channels] and m2[channels].
   void (*channel_moments)(const ChannelBlock& block, bool centered, double* mean, double* m2);
 
-  void (*apply)(const Run& run, const Affine& affine);
-  void (*apply_elements)(const Run& run, const ElementAffine& affine);
+  // The mean and the reciprocal deviation of each row, to mean[kMaxShortRows] and
+  // rstd[kMaxShortRows]. rstd is -1 where the row needs `moments`, whose mean and m2 have the same
+  // bits elsewhere.
+  void (*measure_rows)(const ShortRows& rows, double* mean, double* rstd);
+
+  void (*apply)(const Run& run, const ChannelRuns& channels);
+  // The same run of `rows` rows.
+  void (*apply_elements)(const Run& run, const RunSteps& steps, const ElementAffine* affines,
+                         std::int64_t rows);
   void (*apply_cyclic)(const Run& run, const CyclicAffine& affine);
 
-  // As `apply` and `apply_elements`, without activation; also return the moments of another chunk,
-  // as `moments`.
+  // As `apply` and `apply_elements` of one row, without activation; also return the moments of
+  // another chunk, as `moments`.
   Moments (*apply_along)(const Run& run, const ChannelRuns& channels, const NextChunk& next);
   Moments (*apply_elements_along)(const Run& run, const ElementAffine& affine,
                                   const NextChunk& next);

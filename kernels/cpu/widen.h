@@ -15,8 +15,12 @@ namespace normd::norm::cpu {
 // parameters widens them once; the kernels do it in every call.
 inline void Widen(const ParamVector& source, std::int64_t count, float* out) {
   const auto* halves = static_cast<const std::uint16_t*>(source.data);
-  std::transform(halves, halves + count, out,
-                 source.dtype == DType::kFloat16 ? FromFloat16 : FromBFloat16);
+  // A loop for each type, so that both become vector loops.
+  if (source.dtype == DType::kFloat16) {
+    std::transform(halves, halves + count, out, [](std::uint16_t x) { return FromFloat16(x); });
+  } else {
+    std::transform(halves, halves + count, out, [](std::uint16_t x) { return FromBFloat16(x); });
+  }
 }
 
 }  // namespace normd::norm::cpu

@@ -37,6 +37,7 @@ enum class Rounding {
   kZeroSum,    // Pairs of a number and its negative.
   kLargeMean,  // N(1000, 1)
   kWide,       // Magnitudes over 12 powers of two.
+  kUneven,     // Stretches of N(0, 1), of N(1000, 1) and of numbers whose squares overflow.
 };
 
 // Numbers with random mantissas that samples are copied from.
@@ -54,6 +55,10 @@ Tensor MakePool(DType dtype, Rounding kind) {
         break;
       case Rounding::kLargeMean: value += 1000; break;
       case Rounding::kWide: value *= std::exp2(static_cast<double>(generator() % 12)); break;
+      case Rounding::kUneven:
+        if (i / 64 % 8 == 3) value += 1000;
+        if (i / 64 % 8 == 6) value *= dtype == DType::kFloat16 ? 1e3 : 1e25;
+        break;
     }
     pool.Set(i, value);
   }
@@ -250,7 +255,7 @@ TEST_P(KernelBitsTest, ASampleHasTheSameBitsInAnyCompany) {
       const bool activated = draw == plain;
       Case one = MakeCase(path, dtype, layout, length);
       if (activated) one.spec.activation = kDrawn[Draw(0, 4)];
-      kind_ = static_cast<Rounding>(Draw(0, 2));
+      kind_ = static_cast<Rounding>(Draw(0, 3));
       SCOPED_TRACE(::testing::Message()
                    << backends_.front()->Name() << " row of " << RowLength(one.spec, one.spatial)
                    << ", activation " << static_cast<int>(one.spec.activation) << ", data "

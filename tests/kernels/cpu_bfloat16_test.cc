@@ -69,7 +69,9 @@ TEST_F(CpuBFloat16Test, RoundsEveryValueAlikeAtEveryScale) {
     for (const double shift : {0.0, 0x1p-127, 0x1p-133, -0x1p-134, 1.0}) {
       SCOPED_TRACE(::testing::Message() << scale << " " << shift);
       ExpectSameBits(x.size(), [&](const SimdKernels& kernels, std::uint16_t* y) {
-        kernels.apply(MakeRun(x, y, static_cast<std::int64_t>(x.size())), {0, scale, shift});
+        const Affine affine{0, scale, shift};
+        const auto count = static_cast<std::int64_t>(x.size());
+        kernels.apply(MakeRun(x, y, count), {&affine, count, count});
       });
     }
   }
@@ -148,9 +150,9 @@ TEST_F(CpuBFloat16Test, AppliesElementsAlikeAtEveryLength) {
       for (const bool with_beta : {true, false}) {
         ExpectSameBits(static_cast<std::size_t>(count),
                        [&](const SimdKernels& kernels, std::uint16_t* y) {
-                         kernels.apply_elements(MakeRun(x, y, count),
-                                                {0.25, 1.5, with_gamma ? gamma.data() : nullptr,
-                                                 with_beta ? beta.data() : nullptr});
+                         const ElementAffine affine{0.25, 1.5, with_gamma ? gamma.data() : nullptr,
+                                                    with_beta ? beta.data() : nullptr};
+                         kernels.apply_elements(MakeRun(x, y, count), {}, &affine, 1);
                        });
       }
     }
@@ -310,7 +312,7 @@ TEST_F(CpuBFloat16Test, AlongWithARunTheMomentsAndResultsHaveTheSameBits) {
     SCOPED_TRACE(count);
     Bits alone(static_cast<std::size_t>(count)), along(static_cast<std::size_t>(count));
     const ElementAffine affine{0.5, 2, nullptr, nullptr};
-    native_.apply_elements(MakeRun(x, alone.data(), count), affine);
+    native_.apply_elements(MakeRun(x, alone.data(), count), {}, &affine, 1);
     const Moments moments = native_.apply_elements_along(MakeRun(x, along.data(), count), affine,
                                                          {next.data(), count, true});
     const Moments expected = native_.moments(next.data(), count, true);

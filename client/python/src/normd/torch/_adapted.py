@@ -23,10 +23,6 @@ _rms_norm = torch.ops.normd.rms_norm.default
 Kinds = tuple[type[Activated], type[nn.Module], bool]
 
 
-# On the CPU, rows of fewer channels are faster where the channels are apart than side by side.
-_FEW_CHANNELS = 256
-
-
 class Around(Activated):
     """Gives the result the type and the layout that the original gives it, then calls the children
     in `_tail`."""
@@ -41,7 +37,7 @@ class Around(Activated):
 
     def forward(self, x: Tensor) -> Tensor:
         turns = self._channels_last and x.dim() == 4
-        if turns and not (x.is_cpu and x.shape[1] < _FEW_CHANNELS):
+        if turns:
             x = x.contiguous(memory_format=torch.channels_last)
         if self._result is None or x.dtype == (dtype := tensor_of(self, "weight").dtype):
             y = super().forward(x)
