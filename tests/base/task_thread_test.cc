@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/periodic_thread.h"
 
 namespace normd {
 namespace {
@@ -83,6 +84,89 @@ TEST(TaskThreadTest, PausesBeforeTheNextTaskUntilItEnds) {
     while (!paused) std::this_thread::yield();
     ending = true;
   }
+}
+
+TEST(PeriodicThreadTest, WorksAgainAfterThePeriod) {
+  std::atomic<int> calls{0};
+  PeriodicThread thread("test", std::chrono::milliseconds(1), [&calls] {
+    ++calls;
+    calls.notify_all();
+  });
+  for (int seen = 0; seen < 3; seen = calls) calls.wait(seen);
+}
+
+TEST(PeriodicThreadTest, WorksAtOnceAndEndsWithinThePeriod) {
+  std::atomic<int> calls{0};
+  {
+    PeriodicThread thread("test", std::chrono::hours(1), [&calls] {
+      ++calls;
+      calls.notify_all();
+    });
+    calls.wait(0);
+  }
+  EXPECT_EQ(calls, 1);
+}
+
+struct Shared {
+  Mutex mutex;
+  CondVar changed;
+  int value ABSL_GUARDED_BY(mutex) = 0;
+};
+
+TEST(MutexTest, ExcludesOtherThreads) {
+  Shared shared;
+  std::vector<std::thread> threads;
+  threads.reserve(4);
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&shared] {
+      for (int i = 0; i < 1000; ++i) {
+        MutexLock lock(shared.mutex);
+        ++shared.value;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  MutexLock lock(shared.mutex);
+  EXPECT_EQ(shared.value, 4000);
+}
+
+TEST(CondVarTest, WaitReturnsAfterASignal) {
+  Shared shared;
+  std::thread setter([&shared] {
+    MutexLock lock(shared.mutex);
+    shared.value = 7;
+    shared.changed.SignalAll();
+  });
+  {
+    MutexLock lock(shared.mutex);
+    while (shared.value == 0) shared.changed.Wait(shared.mutex);
+    EXPECT_EQ(shared.value, 7);
+  }
+  setter.join();
+}
+
+TEST(CondVarTest, WaitUntilReturnsWithoutASignalWhenItsDeadlineIsPast) {
+  Shared shared;
+  const SteadyClock clock;
+  MutexLock lock(shared.mutex);
+  const TimePoint deadline = clock.Now() + std::chrono::milliseconds(1);
+  while (clock.Now() < deadline) shared.changed.WaitUntil(shared.mutex, deadline);
+  EXPECT_GE(clock.Now(), deadline);
+}
+
+TEST(CondVarTest, WaitUntilNeverWaitsForASignal) {
+  Shared shared;
+  std::thread setter([&shared] {
+    MutexLock lock(shared.mutex);
+    shared.value = 7;
+    shared.changed.SignalOne();
+  });
+  {
+    MutexLock lock(shared.mutex);
+    while (shared.value == 0) shared.changed.WaitUntil(shared.mutex, kNever);
+    EXPECT_EQ(shared.value, 7);
+  }
+  setter.join();
 }
 
 }  // namespace

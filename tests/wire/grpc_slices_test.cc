@@ -3,11 +3,21 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace normd {
+#include "normd/v1/model_config.pb.h"
+#include "tests/support/tensor.h"
+#include "tests/wire/agreement.h"
+#include "tests/wire/wire_writer.h"
+#include "wire/data_type.h"
+#include "wire/slice_stream.h"
+#include "wire/tensor_message.h"
+
+namespace normd::testing {
 namespace {
 
 ConstBytes BytesOf(absl::string_view text) {
@@ -69,5 +79,95 @@ TEST(ViewsOfTest, ViewsTheSlicesInOrderShortOnesInPlace) {
   }
 }
 
+TEST(SliceStreamTest, NeverGivesAnEmptyBuffer) {
+  // As many empty slices before, between and behind the bytes as nobody would send in good faith.
+  std::vector<std::size_t> cuts(100000, 0);
+  cuts.insert(cuts.end(), 100000, 3);
+  cuts.insert(cuts.end(), 100000, 5);
+  const Slices slices("hello", cuts);
+  SliceStream stream(slices.views());
+  std::string read;
+  const void* data = nullptr;
+  int size = 0;
+  int buffers = 0;
+  while (stream.Next(&data, &size)) {
+    ASSERT_GT(size, 0);
+    read.append(static_cast<const char*>(data), static_cast<std::size_t>(size));
+    ++buffers;
+  }
+  EXPECT_EQ(read, "hello");
+  EXPECT_EQ(buffers, 2);
+  EXPECT_FALSE(stream.Next(&data, &size));
+}
+
+TEST(SliceStreamTest, BacksUpAndSkipsAcrossEmptySlices) {
+  std::mt19937_64 random(norm::testing::TestSeed());
+  for (int i = 0; i < 2000; ++i) {
+    std::string wire(random() % 60, '\0');
+    for (char& c : wire) c = static_cast<char>(random());
+    const Slices slices(wire, RandomCuts(random, wire.size(), 20));
+    SliceStream stream(slices.views());
+    std::size_t at = 0;
+    const void* data = nullptr;
+    int size = 0;
+    while (at < wire.size()) {
+      if (random() % 3 == 0) {
+        const int skip = static_cast<int>(random() % 8);
+        const std::size_t left = wire.size() - at;
+        ASSERT_EQ(stream.Skip(skip), static_cast<std::size_t>(skip) <= left);
+        at += std::min(static_cast<std::size_t>(skip), left);
+      } else {
+        ASSERT_TRUE(stream.Next(&data, &size));
+        ASSERT_EQ(std::string(static_cast<const char*>(data), static_cast<std::size_t>(size)),
+                  wire.substr(at, static_cast<std::size_t>(size)));
+        const int back = static_cast<int>(random() % (static_cast<unsigned>(size) + 1));
+        stream.BackUp(back);
+        at += static_cast<std::size_t>(size - back);
+      }
+      ASSERT_EQ(stream.ByteCount(), static_cast<std::int64_t>(at));
+    }
+    ASSERT_FALSE(stream.Next(&data, &size));
+  }
+}
+
+TEST(DataTypesTest, EveryTypeOfTheProtocolAndOfTheKernelsHasItsLine) {
+  std::set<int> numbers;
+  for (const DataTypeNames& type : kDataTypes) {
+    EXPECT_EQ(type.name, norm::Name(type.dtype));
+    EXPECT_GT(norm::SizeOf(type.dtype), 0U);
+    EXPECT_EQ(&NamesOf(type.dtype), &type);
+    EXPECT_EQ(static_cast<int>(ToProtocol(type.dtype)), type.protocol);
+    numbers.insert(type.protocol);
+  }
+  for (int number = v1::DataType_MIN; number <= v1::DataType_MAX; ++number) {
+    const bool is_type = v1::DataType_IsValid(number) && number != v1::DATA_TYPE_UNSPECIFIED;
+    EXPECT_EQ(numbers.count(number) == 1, is_type) << number;
+  }
+  // Every value of the byte that a DType is.
+  for (int value = 0; value < 256; ++value) {
+    const auto dtype = static_cast<norm::DType>(value);
+    EXPECT_EQ(FindDataType(&DataTypeNames::dtype, dtype) != nullptr, norm::SizeOf(dtype) > 0);
+  }
+}
+
+TEST(DataTypesTest, EachColumnFindsItsOwnLineAndNothingElse) {
+  for (const auto column :
+       {&DataTypeNames::name, &DataTypeNames::short_name, &DataTypeNames::inference,
+        &DataTypeNames::npy, &DataTypeNames::safetensors}) {
+    for (const DataTypeNames& type : kDataTypes) {
+      EXPECT_EQ(FindDataType(column, type.*column), &type) << type.name;
+    }
+    for (const char* unknown : {"", " ", "f", "int16", "FLOAT32", "float32 ", "<f16"}) {
+      EXPECT_EQ(FindDataType(column, unknown), nullptr) << unknown;
+    }
+  }
+  EXPECT_EQ(FindDataType(&DataTypeNames::protocol, 0), nullptr);
+  EXPECT_EQ(FindDataType(&DataTypeNames::protocol, -1), nullptr);
+}
+
+TEST(DataTypesTest, ListsAColumnForErrors) {
+  EXPECT_EQ(ListDataTypes(&DataTypeNames::name), "float32, float64, float16, bfloat16");
+}
+
 }  // namespace
-}  // namespace normd
+}  // namespace normd::testing

@@ -11,7 +11,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/batching/batch_queue.h"
+#include "server/exec/device_spec.h"
 #include "server/exec/executor.h"
+#include "server/exec/kernel_status.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/models.h"
 #include "tests/support/request_probe.h"
@@ -20,7 +22,9 @@
 namespace normd {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::MatchesRegex;
 
 class BackendTest : public testing::Test {
@@ -122,6 +126,45 @@ TEST_F(BackendTest, ConcurrentRequestsGiveTheBitsThatEachGivesAlone) {
   }
   queue.Close();
   executor.Join();
+}
+
+TEST(ParseDeviceTest, KnowsTheKinds) {
+  EXPECT_EQ(ParseDevice("auto")->kind, DeviceSpec::Kind::kAuto);
+  EXPECT_EQ(ParseDevice("cpu")->kind, DeviceSpec::Kind::kCpu);
+  EXPECT_EQ(ParseDevice("cuda")->kind, DeviceSpec::Kind::kCuda);
+  EXPECT_THAT(ParseDevice("cuda")->ordinals, IsEmpty());
+}
+
+TEST(ParseDeviceTest, ReadsOrdinals) {
+  EXPECT_THAT(ParseDevice("cuda:0")->ordinals, ElementsAre(0));
+  EXPECT_THAT(ParseDevice("cuda:3,0,12")->ordinals, ElementsAre(3, 0, 12));
+}
+
+class ParseDeviceErrorTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(ParseDeviceErrorTest, NamesWhatCameAndWhatWasWanted) {
+  const absl::Status status = ParseDevice(GetParam()).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(std::string("\"") + GetParam() + "\""));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("wanted auto, cpu, cuda or cuda:0,1"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, ParseDeviceErrorTest,
+                         testing::Values("", "gpu", "CPU", "cpu:0", "auto ", "cuda:", "cuda:a",
+                                         "cuda:-1", "cuda:+1", "cuda: 1", "cuda:0,", "cuda:,0",
+                                         "cuda:0,0", "cuda:99999999999"));
+
+TEST(FromKernelTest, MapsEachCodeAndKeepsTheMessage) {
+  EXPECT_TRUE(FromKernel(norm::Status()).ok());
+  const auto code = [](norm::StatusCode kernel) {
+    const absl::Status status = FromKernel(norm::Status(kernel, "x: 3, wanted 4"));
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr("x: 3, wanted 4"));
+    return status.code();
+  };
+  EXPECT_EQ(code(norm::StatusCode::kInvalidArgument), absl::StatusCode::kInternal);
+  EXPECT_EQ(code(norm::StatusCode::kUnsupported), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code(norm::StatusCode::kOutOfMemory), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(code(norm::StatusCode::kDeviceError), absl::StatusCode::kInternal);
 }
 
 }  // namespace
