@@ -9,6 +9,7 @@
 
 #include "base/mutex.h"
 #include "base/periodic_thread.h"
+#include "tests/support/threads.h"
 
 namespace normd {
 namespace {
@@ -62,7 +63,7 @@ TEST(TaskThreadTest, WithdrawsWhatWaitsAndMakesRoom) {
     EXPECT_NE(thread.Submit(task(1)), 0u);
     // There is room for the third when the thread has taken the first, with which it waits.
     TaskThread::Ticket waiting = 0;
-    while ((waiting = thread.Submit(task(2))) == 0) std::this_thread::yield();
+    WaitUntil([&] { return (waiting = thread.Submit(task(2))) != 0; });
     EXPECT_TRUE(thread.Withdraw(waiting));
     EXPECT_FALSE(thread.Withdraw(waiting));  // Once.
     EXPECT_NE(thread.Submit(task(3)), 0u);
@@ -81,7 +82,7 @@ TEST(TaskThreadTest, PausesBeforeTheNextTaskUntilItEnds) {
       paused = true;
     });
     thread.Submit([&ending] { EXPECT_TRUE(ending); });
-    while (!paused) std::this_thread::yield();
+    WaitUntil([&] { return paused.load(); });
     ending = true;
   }
 }
@@ -115,17 +116,12 @@ struct Shared {
 
 TEST(MutexTest, ExcludesOtherThreads) {
   Shared shared;
-  std::vector<std::thread> threads;
-  threads.reserve(4);
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&shared] {
-      for (int i = 0; i < 1000; ++i) {
-        MutexLock lock(shared.mutex);
-        ++shared.value;
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunThreads(4, [&shared](int) {
+    for (int i = 0; i < 1000; ++i) {
+      MutexLock lock(shared.mutex);
+      ++shared.value;
+    }
+  });
   MutexLock lock(shared.mutex);
   EXPECT_EQ(shared.value, 4000);
 }

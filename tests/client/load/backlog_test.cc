@@ -6,9 +6,10 @@
 #include <atomic>
 #include <deque>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
+
+#include "tests/support/threads.h"
 
 namespace normd::load {
 namespace {
@@ -130,15 +131,11 @@ TEST(BacklogTest, LosesNoCallBetweenThreads) {
       out = next.send.has_value();
     }
   };
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&] {
-      for (int i = 0; i < kCalls; ++i) {
-        if (Enter(backlog, 1, i, i % 7)) finish(i + 3);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunThreads(4, [&](int) {
+    for (int i = 0; i < kCalls; ++i) {
+      if (Enter(backlog, 1, i, i % 7)) finish(i + 3);
+    }
+  });
   EXPECT_EQ(ended, 4 * kCalls);
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/mutex.h"
 #include "client/load/load_run.h"
+#include "tests/support/threads.h"
 
 namespace normd::load {
 namespace {
@@ -114,7 +115,7 @@ TEST_F(LoadRunThreadsTest, InterruptFromAnotherThreadEndsTheRun) {
     if (open) options.arrivals = ConstantArrivals(0.001);  // The next one is due in 1000 s.
     LoadRun run(std::move(options), workload_, sender_, pacer_);
     std::thread other([&] {
-      while (run.Snapshot().measured.requests() == 0) std::this_thread::yield();
+      WaitUntil([&] { return run.Snapshot().measured.requests() != 0; });
       run.Stop(StopReason::kInterrupted);
     });
     run.Run();

@@ -4,7 +4,6 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,6 +17,7 @@
 #include "tests/support/models.h"
 #include "tests/support/request_probe.h"
 #include "tests/support/tensor.h"
+#include "tests/support/threads.h"
 
 namespace normd {
 namespace {
@@ -88,24 +88,20 @@ TEST_F(BackendTest, ConcurrentRequestsGiveTheBitsThatEachGivesAlone) {
     EXPECT_TRUE(queue.Push(sent.probe->request()).ok());
   };
   std::vector<std::vector<Sent>> sent(kThreads);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&, t] {
-      std::mt19937_64 random(norm::testing::TestSeed() + static_cast<std::uint64_t>(t));
-      for (int i = 0; i < kRequests; ++i) {
-        const auto samples = static_cast<std::int64_t>(random() % 3);
-        const auto spatial = static_cast<std::int64_t>(1 + random() % 200);
-        norm::testing::Tensor x(norm::DType::kFloat32, samples * 8 * spatial);
-        x.Fill(norm::testing::Data::kNormal, random());
-        const auto* data = static_cast<const std::byte*>(x.data());
-        Sent& one = sent[static_cast<std::size_t>(t)].emplace_back();
-        one.dims = {samples, 8, spatial};
-        one.input.assign(data, data + x.bytes());
-        send(one);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunThreads(kThreads, [&](int t) {
+    std::mt19937_64 random(norm::testing::TestSeed() + static_cast<std::uint64_t>(t));
+    for (int i = 0; i < kRequests; ++i) {
+      const auto samples = static_cast<std::int64_t>(random() % 3);
+      const auto spatial = static_cast<std::int64_t>(1 + random() % 200);
+      norm::testing::Tensor x(norm::DType::kFloat32, samples * 8 * spatial);
+      x.Fill(norm::testing::Data::kNormal, random());
+      const auto* data = static_cast<const std::byte*>(x.data());
+      Sent& one = sent[static_cast<std::size_t>(t)].emplace_back();
+      one.dims = {samples, 8, spatial};
+      one.input.assign(data, data + x.bytes());
+      send(one);
+    }
+  });
   for (const std::vector<Sent>& of_thread : sent) {
     for (const Sent& one : of_thread) one.probe->Wait();
   }

@@ -7,10 +7,9 @@
 #include <cstdint>
 #include <limits>
 #include <random>
-#include <thread>
-#include <vector>
 
 #include "tests/support/fake_clock.h"
+#include "tests/support/threads.h"
 
 namespace normd {
 namespace {
@@ -104,13 +103,9 @@ TEST(RateLimitTest, ThreadsTogetherGetTheBurstAndNoMore) {
   RateLimit limit;
   const TimePoint now{seconds(1)};
   std::atomic<int> taken{0};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&] {
-      for (int k = 0; k < 1000; ++k) taken += limit.Take({1, 500}, now) == Duration(0) ? 1 : 0;
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunThreads(4, [&](int) {
+    for (int k = 0; k < 1000; ++k) taken += limit.Take({1, 500}, now) == Duration(0) ? 1 : 0;
+  });
   EXPECT_EQ(taken, 500);
 }
 

@@ -29,6 +29,7 @@
 #include "nlohmann/json.hpp"
 #include "server/log/line_writer.h"
 #include "spdlog/spdlog.h"
+#include "tests/support/threads.h"
 
 namespace normd {
 namespace {
@@ -150,16 +151,12 @@ TEST_F(ServerLogTest, AThreadThatLogsNeverWaitsForAFullPipe) {
   }
   fcntl(ends_[1], F_SETFL, 0);
   ServerLog log(ends_[1], "info");
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&log] {
-      for (int i = 0; i < 10'000; ++i) {
-        spdlog::info("line {}", i);
-        log.WriteRequestLine("{}");
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunThreads(4, [&log](int) {
+    for (int i = 0; i < 10'000; ++i) {
+      spdlog::info("line {}", i);
+      log.WriteRequestLine("{}");
+    }
+  });
   EXPECT_GT(log.lost_lines(), 0);
   std::string text;
   while (text.find("log lines were lost") == std::string::npos) text += ReadSome();

@@ -20,6 +20,7 @@
 #include "server/metrics/series_set.h"
 #include "server/metrics/sharded_cells.h"
 #include "tests/server/metrics/exposition.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -243,18 +244,14 @@ TEST_F(SeriesTest, LosesNoCountWhileModelsComeAndGoOnManyThreads) {
       last = requests;
     }
   });
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([this, t, &steady] {
-      for (int i = 0; i < kRounds; ++i) {
-        // The same names on all threads, so that some come back, some retire and some overflow.
-        const Handle model = metrics_->ForModel(absl::StrCat("m", (i + t) % 8), i % 2);
-        Ask(model);
-        Ask(steady);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunThreads(kThreads, [this, &steady](int t) {
+    for (int i = 0; i < kRounds; ++i) {
+      // The same names on all threads, so that some come back, some retire and some overflow.
+      const Handle model = metrics_->ForModel(absl::StrCat("m", (i + t) % 8), i % 2);
+      Ask(model);
+      Ask(steady);
+    }
+  });
   done = true;
   scraper.join();
   EXPECT_THAT(Requests(Scrape(), "steady", "1"), Optional(kThreads * kRounds));
@@ -398,15 +395,11 @@ TEST(ShardedCellsTest, LosesNothingWhenManyThreadsAddFirstAtOnce) {
   for (int round = 0; round < 200; ++round) {
     ShardedCells cells(1);
     std::atomic<int> waiting{4};
-    std::vector<std::thread> threads;
-    for (int t = 0; t < 4; ++t) {
-      threads.emplace_back([&] {
-        --waiting;
-        while (waiting > 0) std::this_thread::yield();
-        cells.Add(0, 1);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    RunThreads(4, [&](int) {
+      --waiting;
+      while (waiting > 0) std::this_thread::yield();
+      cells.Add(0, 1);
+    });
     ASSERT_EQ(cells.Sum(0), 4);
   }
 }
@@ -424,17 +417,12 @@ TEST(ShardedCellsTest, KeepsCellsApartAcrossCacheLines) {
 
 TEST(ShardedCellsTest, AddsUpWhatMoreThreadsThanShardsAdd) {
   ShardedCells cells(2);
-  std::vector<std::thread> threads;
-  threads.reserve(24);
-  for (int t = 0; t < 24; ++t) {
-    threads.emplace_back([&cells] {
-      for (int i = 0; i < 1000; ++i) {
-        cells.Add(0, 2);
-        cells.Add(1, -1);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunThreads(24, [&cells](int) {
+    for (int i = 0; i < 1000; ++i) {
+      cells.Add(0, 2);
+      cells.Add(1, -1);
+    }
+  });
   EXPECT_EQ(cells.Sum(0), 48000);
   EXPECT_EQ(cells.Sum(1), -24000);
 }

@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "operations/kernel_program.h"
 #include "tests/server/model/registry_fixture.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -462,7 +463,7 @@ TEST_F(ModelRegistryTest, ConcurrentFindsSeeWholeStatesDuringReloads) {
     EXPECT_TRUE(registry().Load("m", 0).ok());
   }
   other.join();
-  while (finds.load() == 0) std::this_thread::yield();
+  WaitUntil([&] { return finds.load() != 0; });
   stop.store(true);
   for (std::thread& reader : readers) reader.join();
   EXPECT_EQ(FirstWeight(**registry().Find("m", 0)), 49);

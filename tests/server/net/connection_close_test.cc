@@ -11,6 +11,7 @@
 #include "server/net/connection_loop.h"
 #include "server/net/socket_calls.h"
 #include "tests/server/net/connection_loop_fixture.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -237,7 +238,7 @@ TEST_F(ConnectionHandOverTest, KeepsWhatAClientMaySendBeforeTheOwnersSettings) {
     const std::string data = std::string(65535, 'a') + std::string((512 << 10) - 65535 - 9, 'b');
     client.Send(kHello + kAck + data);
     Taken taken = Take();
-    while (UnreadBytes(taken.socket.get()) < (512 << 10)) std::this_thread::yield();
+    WaitUntil([&] { return UnreadBytes(taken.socket.get()) >= (512 << 10); });
     EXPECT_FALSE(Readable(taken.socket, 20));
     EXPECT_EQ(metrics_.open, 1);
     SetOwnerSlow(false);
@@ -273,7 +274,7 @@ TEST_F(ConnectionHandOverTest, AClientThatHasTheOwnersSettingsSendsWhatItLikesUn
       SetOwnerSlow(false);
       continue;
     }
-    while (UnreadBytes(taken.socket.get()) < (512 << 10)) std::this_thread::yield();
+    WaitUntil([&] { return UnreadBytes(taken.socket.get()) >= (512 << 10); });
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // Several looks of the loop.
     EXPECT_EQ(metrics_.open, 1);
     SetOwnerSlow(false);

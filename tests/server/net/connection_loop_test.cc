@@ -6,13 +6,13 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "server/net/connection_loop.h"
 #include "server/net/socket_calls.h"
 #include "tests/server/net/connection_loop_fixture.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -126,7 +126,7 @@ TEST_F(ConnectionLoopTest, TheAddressThatHoldsTheMostMakesRoom) {
     Upload(first, of_first, 8 * kMiB);
     if (!most_first) Upload(honest, of_honest, 9 * kMiB);
     Upload(second, of_second, 20 * kMiB);
-    while (Ended(ConnectionEnding::kTransportBytes) == before) std::this_thread::yield();
+    WaitUntil([&] { return Ended(ConnectionEnding::kTransportBytes) != before; });
     char left[100];
     EXPECT_GT(recv(of_honest.socket.get(), left, sizeof(left), MSG_PEEK | MSG_DONTWAIT), 0);
     WaitOpen(2);
@@ -175,13 +175,13 @@ TEST_F(ConnectionLoopTest, NothingIsUndeliveredWhereNoStreamWaits) {
   {
     const CallInside inside(caller.get());
     Upload(client, taken, 2 * kMiB);
-    while (metrics_.undelivered_bytes == 0) std::this_thread::yield();
-    while (metrics_.undelivered_bytes > Undelivered::kNoticeableBytes) std::this_thread::yield();
+    WaitUntil([&] { return metrics_.undelivered_bytes != 0; });
+    WaitUntil([&] { return metrics_.undelivered_bytes <= Undelivered::kNoticeableBytes; });
     EXPECT_EQ(metrics_.open, 1);
   }
   // Its stream waits now.
   Upload(client, taken, 2 * kMiB);
-  while (Ended(ConnectionEnding::kMessageTimeout) == 0) std::this_thread::yield();
+  WaitUntil([&] { return Ended(ConnectionEnding::kMessageTimeout) != 0; });
 }
 
 // A client may send more than is read at once before it hears of the server's settings; it then
@@ -199,9 +199,7 @@ TEST_F(ConnectionLoopTest, AnOpeningIsReadToItsEndWhereverItIsCut) {
         '\0', static_cast<char>(size >> 8), static_cast<char>(size), 'u', 0, 0, 0, 0, 0};
     Client client(port_);
     client.Send(kHello + head + std::string(size, 'x') + kAck);
-    while (NothingTaken() && Ended(ConnectionEnding::kHandshakeTimeout) == 0) {
-      std::this_thread::yield();
-    }
+    WaitUntil([&] { return !NothingTaken() || Ended(ConnectionEnding::kHandshakeTimeout) != 0; });
     ASSERT_FALSE(NothingTaken()) << cut;
     Take();
   }

@@ -11,11 +11,11 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "tests/server/identity/identity_files.h"
 #include "tests/server/process/normd_process.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -68,7 +68,7 @@ TEST_F(AccessProcessTest, APolicyHoldsAndFollowsItsFiles) {
   EXPECT_EQ(LoadModel(normd, 'u'), Code::PERMISSION_DENIED);
   EXPECT_EQ(LoadModel(normd, 'o'), Code::OK);
   folder_.Write("tokens", TokenLine("u", TokenOf('n')));
-  while (Normalize(normd, 'n') != Code::OK) std::this_thread::yield();
+  WaitUntil([&] { return Normalize(normd, 'n') == Code::OK; });
   EXPECT_EQ(Normalize(normd, 'u'), Code::UNAUTHENTICATED);
   for (const char* wrong : {"nonsense", ""}) {
     folder_.Write("policy", wrong);

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <deque>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +16,7 @@
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -137,7 +137,7 @@ constexpr char kRefusal[] = "calls of this connection: 2 are inside, wanted at m
 v1::NormalizeRequest SmallRequest() { return MakeRequest("instance_norm_64", {1, 64, 2, 2}); }
 
 void WaitUntilInside(TestServer& server, std::int64_t requests) {
-  while (server.stop_parts().admission.inflight_requests() != requests) std::this_thread::yield();
+  WaitUntil([&] { return server.stop_parts().admission.inflight_requests() == requests; });
 }
 
 TestServerOptions AtMostTwo() {

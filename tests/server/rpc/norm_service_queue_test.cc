@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <limits>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,6 +22,7 @@
 #include "tests/server/rpc/infer_requests.h"
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/test_server.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -183,10 +183,10 @@ TEST(NormServiceRefusalTest, ACutMessageIsRefusedUnlessItsClientHasLeft) {
                 FrameClient::Frame(FrameClient::kReset, 0, 1, std::string("\0\0\0\x08", 4)));
     }
     const auto calls = static_cast<double>(whole.size());
-    while (CallsOf(server, method, "CANCELLED") + CallsOf(server, method, "INVALID_ARGUMENT") <
-           2 * calls) {
-      std::this_thread::yield();
-    }
+    WaitUntil([&] {
+      return CallsOf(server, method, "CANCELLED") + CallsOf(server, method, "INVALID_ARGUMENT") >=
+             2 * calls;
+    });
     EXPECT_EQ(CallsOf(server, method, "INVALID_ARGUMENT"), calls) << method;
     EXPECT_EQ(CallsOf(server, method, "CANCELLED"), calls) << method;
   }
@@ -243,10 +243,10 @@ TEST(NormServiceQueueTest, ComputesAHigherPriorityFirst) {
   v1::NormalizeRequest request = MakeRequest("instance_norm_64", {1, 64, 16});
   request.set_priority(v1::PRIORITY_LOW);
   AsyncCall low(server.stub(), request);
-  while (server.queue().waiting_requests() < 1) std::this_thread::yield();
+  WaitUntil([&] { return server.queue().waiting_requests() >= 1; });
   request.set_priority(v1::PRIORITY_HIGH);
   AsyncCall high(server.stub(), request);
-  while (server.queue().waiting_requests() < 2) std::this_thread::yield();
+  WaitUntil([&] { return server.queue().waiting_requests() >= 2; });
   server.gate().Open();
   ASSERT_TRUE(low.Wait().ok());
   ASSERT_TRUE(high.Wait().ok());
@@ -259,12 +259,12 @@ TEST(NormServiceQueueTest, TakesACancelledRequestOutOfTheQueue) {
 
   {
     AsyncCall second(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
-    while (server.queue().waiting_requests() == 0) std::this_thread::yield();
+    WaitUntil([&] { return server.queue().waiting_requests() != 0; });
     second.context.TryCancel();
     EXPECT_EQ(second.Wait().error_code(), grpc::StatusCode::CANCELLED);
   }
   // The lane is still busy: only the cancellation can have taken it out.
-  while (server.queue().waiting_requests() != 0) std::this_thread::yield();
+  WaitUntil([&] { return server.queue().waiting_requests() == 0; });
   server.gate().Open();
   EXPECT_TRUE(first.Wait().ok());
   server.WaitIdle();
@@ -294,7 +294,7 @@ TEST(NormServiceQueueTest, RefusesWithARetryHintWhenTheQueueIsFull) {
   TestServer server(options);
   StalledCall taken(server, MakeRequest("instance_norm_64", {1, 64, 16}));
   AsyncCall waiting(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
-  while (server.queue().waiting_requests() == 0) std::this_thread::yield();
+  WaitUntil([&] { return server.queue().waiting_requests() != 0; });
 
   AsyncCall refused(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
   EXPECT_EQ(refused.Wait().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);

@@ -7,7 +7,6 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +18,7 @@
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/tensor.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -326,7 +326,7 @@ TEST(LinearServiceTest, RequestsOfDifferentSizesShareABatch) {
   StalledCall first(server, MakeLinearRequest(1, 5));
   AsyncCall second(server.stub(), MakeLinearRequest(2, 7));
   AsyncCall third(server.stub(), MakeLinearRequest(5, 9));
-  while (server.queue().waiting_requests() < 2) std::this_thread::yield();
+  WaitUntil([&] { return server.queue().waiting_requests() >= 2; });
   server.gate().Open();
   for (AsyncCall* call : {&second, &third}) {
     ASSERT_TRUE(call->Wait().ok()) << call->Wait().error_message();

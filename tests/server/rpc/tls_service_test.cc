@@ -17,6 +17,7 @@
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/certificates.h"
 #include "tests/support/counting_metrics.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -187,7 +188,7 @@ TEST_F(TlsServiceTest, LosesNoCallWhileCertificatesChange) {
     Write(MakeCertificate({.name = "rotated"}, &pki_.authority));
     store_->Look();
     store_->Look();
-    while (calls < before + 20) std::this_thread::yield();
+    WaitUntil([&] { return calls >= before + 20; });
   }
   done = true;
   for (std::thread& caller : callers) caller.join();

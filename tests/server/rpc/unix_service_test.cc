@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "server/net/listener.h"
 #include "server/tls/certificate_store.h"
@@ -13,6 +12,7 @@
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/certificates.h"
 #include "tests/support/counting_metrics.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -37,19 +37,15 @@ class UnixServiceTest : public ::testing::Test {
 TEST_F(UnixServiceTest, ServesManyConnectionsAtOnceAndLeavesNoFile) {
   {
     TestServer server(Options());
-    std::vector<std::thread> callers;
-    for (int i = 0; i < 4; ++i) {
-      callers.emplace_back([&] {
-        for (int connection = 0; connection < 5; ++connection) {
-          const auto stub = v1::NormService::NewStub(server.NewChannel());
-          for (int call = 0; call < 20; ++call) {
-            const grpc::Status status = Call(*stub);
-            EXPECT_TRUE(status.ok()) << status.error_message();
-          }
+    RunThreads(4, [&](int) {
+      for (int connection = 0; connection < 5; ++connection) {
+        const auto stub = v1::NormService::NewStub(server.NewChannel());
+        for (int call = 0; call < 20; ++call) {
+          const grpc::Status status = Call(*stub);
+          EXPECT_TRUE(status.ok()) << status.error_message();
         }
-      });
-    }
-    for (std::thread& caller : callers) caller.join();
+      }
+    });
     server.WaitIdle();
     EXPECT_GE(server.Metric("normd_connections_accepted_total"), 20);
     EXPECT_TRUE(std::filesystem::exists(path_));

@@ -16,6 +16,7 @@
 #include "server/exec/device/pinned_pool.h"
 #include "tests/server/exec/device/device_lane_fixture.h"
 #include "tests/support/fake_device.h"
+#include "tests/support/threads.h"
 
 namespace normd {
 namespace {
@@ -144,21 +145,17 @@ TEST_F(PinnedPoolTest, FailsWithTheDevicesReason) {
 }
 
 TEST_F(PinnedPoolTest, BlocksOfSeveralThreadsNeverOverlap) {
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([this, t] {
-      std::mt19937 random(static_cast<unsigned>(t));
-      for (int i = 0; i < 2000; ++i) {
-        std::optional<Buffer> block = pool_->Take(random() % 900 + 1);
-        if (!block) continue;
-        std::memset(block->data(), t, block->size());
-        for (std::size_t k = 0; k < block->size(); ++k) {
-          ASSERT_EQ(block->data()[k], static_cast<std::byte>(t));
-        }
+  RunThreads(4, [this](int t) {
+    std::mt19937 random(static_cast<unsigned>(t));
+    for (int i = 0; i < 2000; ++i) {
+      std::optional<Buffer> block = pool_->Take(random() % 900 + 1);
+      if (!block) continue;
+      std::memset(block->data(), t, block->size());
+      for (std::size_t k = 0; k < block->size(); ++k) {
+        ASSERT_EQ(block->data()[k], static_cast<std::byte>(t));
       }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+    }
+  });
   EXPECT_EQ(pool_->use().used_bytes, 0);
 }
 
