@@ -1,10 +1,8 @@
 #include "tests/support/mix_operation.h"
 #include "operations/kernel_program.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <string>
-#include <utility>
 
 #include "kernels/reference.h"
 

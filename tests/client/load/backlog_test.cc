@@ -6,7 +6,6 @@
 #include <atomic>
 #include <deque>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tests/support/threads.h"

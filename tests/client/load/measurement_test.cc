@@ -1,6 +1,5 @@
 #include "client/load/measurement.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -11,7 +11,6 @@
 #include <iterator>
 #include <optional>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
