@@ -18,7 +18,6 @@
 namespace normd::client {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Pattern = std::initializer_list<std::int64_t>;
 

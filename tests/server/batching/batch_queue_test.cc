@@ -18,7 +18,6 @@ namespace normd {
 namespace {
 
 using std::chrono::microseconds;
-using std::chrono::milliseconds;
 using testing::ElementsAre;
 
 TEST_F(BatchQueueTest, HasNothingWhenEmpty) {

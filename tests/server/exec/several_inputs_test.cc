@@ -18,7 +18,6 @@
 #include "server/batching/batch_queue.h"
 #include "tests/server/exec/cpu_lane_fixture.h"
 #include "tests/support/mix_operation.h"
-#include "tests/support/mix_request.h"
 #include "tests/support/tensor.h"
 
 namespace normd {

@@ -20,7 +20,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using Code = grpc::StatusCode;
-using Inference = inference::GRPCInferenceService;
 
 inference::ModelInferRequest Numbered(int number, std::vector<std::int64_t> shape) {
   inference::ModelInferRequest request =
