@@ -35,6 +35,17 @@ std::uint8_t Script::Byte() {
   return byte;
 }
 
+int Script::Word() {
+  const int low = Byte();
+  return low | Byte() << 8;
+}
+
+absl::string_view Script::Bytes(std::size_t size) {
+  const absl::string_view bytes = left_.substr(0, size);
+  left_.remove_prefix(bytes.size());
+  return bytes;
+}
+
 absl::string_view Script::Until(char end) {
   const std::size_t at = std::min(left_.find(end), left_.size());
   const absl::string_view part = left_.substr(0, at);

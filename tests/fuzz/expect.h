@@ -24,7 +24,12 @@ class Script {
   Script(const std::uint8_t* data, std::size_t size)
       : left_(reinterpret_cast<const char*>(data), size) {}
 
+  explicit Script(absl::string_view text) : left_(text) {}
+
   std::uint8_t Byte();
+  int Word();  // Two bytes, the low one first.
+  // The next `size`, or as many as are left.
+  absl::string_view Bytes(std::size_t size);
   // Up to the next byte `end`, which goes too; without one, all that is left.
   absl::string_view Until(char end);
   absl::string_view Rest() const { return left_; }

@@ -64,6 +64,23 @@ CutMessage::CutMessage(absl::string_view message, std::size_t step) {
   }
 }
 
+grpc::Slice CountedSlice(absl::string_view bytes, std::int64_t& held) {
+  struct Owned {
+    std::unique_ptr<char[]> memory;
+    std::int64_t& held;
+  };
+  auto* const owned = new Owned{std::make_unique<char[]>(bytes.size()), held};
+  std::copy(bytes.begin(), bytes.end(), owned->memory.get());
+  ++held;
+  return grpc::Slice(
+      owned->memory.get(), bytes.size(),
+      [](void* data) {
+        const std::unique_ptr<Owned> gone(static_cast<Owned*>(data));
+        --gone->held;
+      },
+      owned);
+}
+
 const MessageCodec& CodecOf(FuzzedProtocol protocol) {
   static const NormalizeCodec normalize;
   static const InferCodec infer(InferMessageKind::kResponse);

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/bytes.h"
+#include "grpcpp/support/slice.h"
 #include "server/accept/accept.h"
 #include "server/accept/description.h"
 #include "server/model/registry.h"
@@ -63,6 +64,10 @@ class CutMessage {
   std::vector<std::unique_ptr<char[]>> memory_;
   std::vector<ConstBytes> views_;
 };
+
+// A slice in memory of its own and of exact size. `held`, which outlives it, counts those that are
+// kept.
+grpc::Slice CountedSlice(absl::string_view bytes, std::int64_t& held);
 
 // The messages that a unary call, or a request of ModelStreamInfer, may bring.
 enum class FuzzedProtocol { kNormalize, kInfer, kStreamInfer };
