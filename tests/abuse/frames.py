@@ -5,6 +5,7 @@ import struct
 import time
 
 from h2_client import NORMALIZE, connect
+from http_client import ByHand
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -38,7 +39,7 @@ CALL = b"".join(literal(name, value) for name, value in [
     (b":authority", b"localhost"), (b"content-type", b"application/grpc"), (b"te", b"trailers")])
 
 
-class Raw:
+class Raw(ByHand):
     """Frames by hand. It acknowledges the first `acknowledge` SETTINGS of the server."""
 
     def __init__(self, address, acknowledge=1, source=None):
@@ -49,14 +50,6 @@ class Raw:
         self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0))
         while self.left > 0 and self.pump(2):
             pass
-
-    def send(self, data):
-        """False when the server has closed."""
-        try:
-            self.socket.sendall(data)
-            return True
-        except OSError:
-            return False
 
     def pump(self, timeout=0.2):
         """Reads once. False at the end or when nothing came."""
@@ -94,12 +87,3 @@ class Raw:
             except OSError:
                 return True
         return False
-
-    def close(self):
-        self.socket.close()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.close()

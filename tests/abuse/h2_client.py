@@ -7,6 +7,7 @@ import h2.config
 import h2.connection
 import h2.events
 import h2.settings
+from http_client import Closing
 
 NORMALIZE = "/normd.v1.NormService/Normalize"
 STREAM = "/normd.v1.NormService/NormalizeStream"
@@ -73,7 +74,7 @@ def connect(address, source=None, timeout=10.0):
     return plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
 
 
-class Connection:
+class Connection(Closing):
     """A client's HTTP/2 connection, blocking. `source` is the address it comes from: 127.0.0.2 is
     another peer than 127.0.0.1. Without `window` the flow-control windows are wide open and
     whatever arrives is acknowledged; with it, nothing more is taken than so many bytes for each
@@ -179,12 +180,3 @@ class Connection:
         stream = self.start(path, **options)
         self.send(stream, framed(message), end=True)
         return self.status(stream)
-
-    def close(self):
-        self.socket.close()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.close()

@@ -38,7 +38,31 @@ def chunk(data, extension=b""):
     return b"%x" % len(data) + extension + b"\r\n" + data + b"\r\n"
 
 
-class Raw:
+class Closing:
+    """What has a socket, and closes it with the block that it is used in."""
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            self.socket.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+
+class ByHand(Closing):
+    def send(self, data):
+        """False when the server has closed."""
+        try:
+            self.socket.sendall(data)
+            return True
+        except OSError:
+            return False
+
+
+class Raw(ByHand):
     """A connection, blocking. `source` is the address it comes from. `window` is the size of the
     socket's receive buffer: a small one makes a client that does not read felt early."""
 
@@ -51,14 +75,6 @@ class Raw:
             self.socket.bind((source, 0))
         self.socket.connect(address)
         self.buffer = b""
-
-    def send(self, data):
-        """False when the server has closed."""
-        try:
-            self.socket.sendall(data)
-            return True
-        except OSError:
-            return False
 
     def read(self, timeout=10.0):
         """The next response as (status, head, body); None at the connection's end, or when nothing
@@ -114,13 +130,3 @@ class Raw:
         poll = select.poll()
         poll.register(self.socket, 0)
         return bool(poll.poll(within * 1000))
-
-    def close(self):
-        with contextlib.suppress(OSError):
-            self.socket.close()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.close()

@@ -1,10 +1,9 @@
 """What holds behind TLS too, where the accept loop sees no frame (docs/threat_model.md, Behind TLS)."""
 
-import threading
 import time
 
-from frames import ACK, CALL, CONTINUATION, END_HEADERS, HEADERS, SETTINGS, Raw, frame
-from harness import Certificates, require, scenario, wait_until
+from frames import CALL, CONTINUATION, END_HEADERS, HEADERS, SETTINGS, Raw, frame
+from harness import Certificates, require, scenario
 from scenarios_baseline import baseline
 from scenarios_connections import (continuation_flood, honest_traffic, metadata_flood,
                                    metadata_of_idle_calls, ping_flood, rapid_reset)

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/shape_pattern.h"
+
 namespace normd {
 namespace {
 
@@ -81,6 +83,14 @@ TEST(ShapeTest, AZeroHidesNoOverflowBesideIt) {
   EXPECT_EQ(Shape::Create({0, kMax})->elements(), 0);
   EXPECT_FALSE(Shape::Create({kMax, 0, 2}).ok());
   EXPECT_FALSE(Shape::Create({0, kMax, kMax}).ok());
+}
+
+TEST(ShapePatternTest, IsWrittenWithAMarkForOneDimensionAndAStarForMany) {
+  EXPECT_EQ(PatternText({kAnySize, 64, kAnyDimensions}), "[?, 64, *]");
+  EXPECT_EQ(PatternText({kAnyDimensions, 2, 3}), "[*, 2, 3]");
+  EXPECT_EQ(PatternText({kAnySize, 64, kOwnDimensions}), "[?, 64, *']");
+  EXPECT_EQ(PatternText({}), "[]");
+  EXPECT_EQ(PatternText({0, -4}), "[0, -4]");  // Not ours to judge.
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/periodic_thread.h"
+#include "tests/support/threads.h"
 
 namespace normd {
 namespace {
@@ -61,7 +63,7 @@ TEST(TaskThreadTest, WithdrawsWhatWaitsAndMakesRoom) {
     EXPECT_NE(thread.Submit(task(1)), 0u);
     // There is room for the third when the thread has taken the first, with which it waits.
     TaskThread::Ticket waiting = 0;
-    while ((waiting = thread.Submit(task(2))) == 0) std::this_thread::yield();
+    WaitUntil([&] { return (waiting = thread.Submit(task(2))) != 0; });
     EXPECT_TRUE(thread.Withdraw(waiting));
     EXPECT_FALSE(thread.Withdraw(waiting));  // Once.
     EXPECT_NE(thread.Submit(task(3)), 0u);
@@ -80,9 +82,87 @@ TEST(TaskThreadTest, PausesBeforeTheNextTaskUntilItEnds) {
       paused = true;
     });
     thread.Submit([&ending] { EXPECT_TRUE(ending); });
-    while (!paused) std::this_thread::yield();
+    WaitUntil([&] { return paused.load(); });
     ending = true;
   }
+}
+
+TEST(PeriodicThreadTest, WorksAgainAfterThePeriod) {
+  std::atomic<int> calls{0};
+  PeriodicThread thread("test", std::chrono::milliseconds(1), [&calls] {
+    ++calls;
+    calls.notify_all();
+  });
+  for (int seen = 0; seen < 3; seen = calls) calls.wait(seen);
+}
+
+TEST(PeriodicThreadTest, WorksAtOnceAndEndsWithinThePeriod) {
+  std::atomic<int> calls{0};
+  {
+    PeriodicThread thread("test", std::chrono::hours(1), [&calls] {
+      ++calls;
+      calls.notify_all();
+    });
+    calls.wait(0);
+  }
+  EXPECT_EQ(calls, 1);
+}
+
+struct Shared {
+  Mutex mutex;
+  CondVar changed;
+  int value ABSL_GUARDED_BY(mutex) = 0;
+};
+
+TEST(MutexTest, ExcludesOtherThreads) {
+  Shared shared;
+  RunThreads(4, [&shared](int) {
+    for (int i = 0; i < 1000; ++i) {
+      MutexLock lock(shared.mutex);
+      ++shared.value;
+    }
+  });
+  MutexLock lock(shared.mutex);
+  EXPECT_EQ(shared.value, 4000);
+}
+
+TEST(CondVarTest, WaitReturnsAfterASignal) {
+  Shared shared;
+  std::thread setter([&shared] {
+    MutexLock lock(shared.mutex);
+    shared.value = 7;
+    shared.changed.SignalAll();
+  });
+  {
+    MutexLock lock(shared.mutex);
+    while (shared.value == 0) shared.changed.Wait(shared.mutex);
+    EXPECT_EQ(shared.value, 7);
+  }
+  setter.join();
+}
+
+TEST(CondVarTest, WaitUntilReturnsWithoutASignalWhenItsDeadlineIsPast) {
+  Shared shared;
+  const SteadyClock clock;
+  MutexLock lock(shared.mutex);
+  const TimePoint deadline = clock.Now() + std::chrono::milliseconds(1);
+  while (clock.Now() < deadline) shared.changed.WaitUntil(shared.mutex, deadline);
+  EXPECT_GE(clock.Now(), deadline);
+}
+
+TEST(CondVarTest, WaitUntilNeverWaitsForASignal) {
+  Shared shared;
+  std::thread setter([&shared] {
+    MutexLock lock(shared.mutex);
+    shared.value = 7;
+    shared.changed.SignalOne();
+  });
+  {
+    MutexLock lock(shared.mutex);
+    while (shared.value == 0) shared.changed.WaitUntil(shared.mutex, kNever);
+    EXPECT_EQ(shared.value, 7);
+  }
+  setter.join();
 }
 
 }  // namespace

@@ -10,9 +10,7 @@
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
-#include <sys/resource.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -31,6 +29,7 @@
 #include "client/load/load_run.h"
 #include "client/normload/grpc_sender.h"
 #include "normd/v1/norm_service.grpc.pb.h"
+#include "tests/bench/measure.h"
 
 ABSL_FLAG(int, connections, 16, "callers, each with a connection of its own");
 ABSL_FLAG(int, rows, 1, "rows of the tensor, 1 KiB each");
@@ -164,15 +163,6 @@ struct Sample {
   double cpu_us = 0;  // Client and server together, per call.
 };
 
-double CpuMicroseconds() {
-  rusage use{};
-  getrusage(RUSAGE_SELF, &use);
-  const auto us = [](const timeval& t) {
-    return 1e6 * static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec);
-  };
-  return us(use.ru_utime) + us(use.ru_stime);
-}
-
 using Callers = std::vector<std::unique_ptr<BareCaller>>;
 
 Sample MeasureBare(Callers& callers, const grpc::Slice& request, absl::Duration timeout) {
@@ -200,11 +190,6 @@ Sample MeasureLoad(const Workload& workload, GrpcSender& sender, SteadyPacer& pa
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   const auto n = static_cast<double>(run.Snapshot().measured.ok());
   return {n / took.count(), (CpuMicroseconds() - cpu) / n};
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // The turns of one client.

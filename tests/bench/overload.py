@@ -32,18 +32,19 @@ import urllib.request
 
 
 def start(options, rest, folder):
-    log = open(folder / "normd.log", "w+")
-    server = subprocess.Popen(
-        [f"{options.bin}/normd", f"--model_repository={options.models}", "--device=cpu",
-         "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
-         "--http_listen=", "--lame_duck=0s", *rest],
-        stderr=log)
+    log = folder / f"normd{time.monotonic_ns()}.log"
+    with log.open("w") as file:
+        server = subprocess.Popen(
+            [f"{options.bin}/normd", f"--model_repository={options.models}", "--device=cpu",
+             "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
+             "--http_listen=", "--lame_duck=0s", *rest],
+            stderr=file)
     while server.poll() is None:
-        address = re.search(r"serving: grpc=(\S+) metrics=(\S+)", (folder / "normd.log").read_text())
+        address = re.search(r"serving: grpc=(\S+) metrics=(\S+)", log.read_text())
         if address:
             return server, address.group(1), address.group(2)
         time.sleep(0.05)
-    raise SystemExit((folder / "normd.log").read_text())
+    raise SystemExit(log.read_text())
 
 
 def durations(metrics):

@@ -48,6 +48,7 @@
 #include "spdlog/spdlog.h"
 #include "tests/bench/allocations.h"
 #include "tests/bench/bench_server.h"
+#include "tests/bench/measure.h"
 #include "tests/bench/server_flags.h"
 
 ABSL_FLAG(int, connections, 16, "connections, each with closed-loop clients");
@@ -239,11 +240,7 @@ struct Usage {
 Usage ReadUsage() {
   rusage use{};
   getrusage(RUSAGE_SELF, &use);
-  const auto us = [](const timeval& t) {
-    return 1e6 * static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec);
-  };
-  return {us(use.ru_utime) + us(use.ru_stime), static_cast<double>(use.ru_nvcsw + use.ru_nivcsw),
-          CountAllocations()};
+  return {CpuMicroseconds(), static_cast<double>(use.ru_nvcsw + use.ru_nivcsw), CountAllocations()};
 }
 
 using Clients = std::vector<std::unique_ptr<Client>>;
@@ -328,11 +325,6 @@ nlohmann::json PrintStages(const StageSums& before, const StageSums& after, doub
   }
   std::printf("\n");
   return means;
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // The median of the turns and, in one of ten of them each, what is less and what is more.

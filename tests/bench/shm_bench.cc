@@ -14,7 +14,6 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,6 +40,7 @@
 #include "kernels/cpu/normalize.h"
 #include "spdlog/spdlog.h"
 #include "tests/bench/bench_server.h"
+#include "tests/bench/measure.h"
 
 ABSL_FLAG(std::vector<std::string>, sizes,
           std::vector<std::string>({"65536", "262144", "1048576", "67108864"}),
@@ -222,21 +222,7 @@ struct Sample {
   double p50_us = 0;
 };
 
-double CpuMicroseconds() {
-  rusage use{};
-  getrusage(RUSAGE_SELF, &use);
-  const auto us = [](const timeval& t) {
-    return 1e6 * static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec);
-  };
-  return us(use.ru_utime) + us(use.ru_stime);
-}
-
 using Microseconds = std::chrono::duration<double, std::micro>;
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // All clients go this way until the turn ends.
 Sample Turn(const Clients& clients, const Way& way) {

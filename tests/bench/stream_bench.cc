@@ -6,9 +6,7 @@
 //   stream_bench --streams=1 --tensor_bytes=1073741824 --rounds=7
 
 #include <grpcpp/grpcpp.h>
-#include <sys/resource.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <deque>
@@ -25,6 +23,7 @@
 #include "normd/v1/norm_service.grpc.pb.h"
 #include "spdlog/spdlog.h"
 #include "tests/bench/bench_server.h"
+#include "tests/bench/measure.h"
 #include "tests/bench/server_flags.h"
 
 ABSL_FLAG(int, streams, 1, "at once, each with a connection of its own");
@@ -161,15 +160,6 @@ struct Sample {
   double cpu_ms_per_gb = 0;
 };
 
-double CpuMilliseconds() {
-  rusage use{};
-  getrusage(RUSAGE_SELF, &use);
-  const auto ms = [](const timeval& t) {
-    return 1e3 * static_cast<double>(t.tv_sec) + 1e-3 * static_cast<double>(t.tv_usec);
-  };
-  return ms(use.ru_utime) + ms(use.ru_stime);
-}
-
 using Clients = std::vector<std::unique_ptr<Client>>;
 
 Clients Connect(const std::string& address) {
@@ -182,7 +172,7 @@ Clients Connect(const std::string& address) {
 
 Sample Measure(Clients& clients, const grpc::ByteBuffer& header, const grpc::ByteBuffer& chunk,
                std::int64_t chunks) {
-  const double cpu = CpuMilliseconds();
+  const double cpu = CpuMicroseconds();
   const auto begin = std::chrono::steady_clock::now();
   std::vector<std::thread> threads;
   for (const auto& client : clients) {
@@ -192,12 +182,7 @@ Sample Measure(Clients& clients, const grpc::ByteBuffer& header, const grpc::Byt
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   const double gb = static_cast<double>(absl::GetFlag(FLAGS_tensor_bytes)) *
                     static_cast<double>(clients.size()) / 1e9;
-  return {gb / took.count(), (CpuMilliseconds() - cpu) / gb};
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  return {gb / took.count(), 1e-3 * (CpuMicroseconds() - cpu) / gb};
 }
 
 int Run() {

@@ -7,18 +7,22 @@
 // Serves the model "norm" (LayerNorm over 64 elements, float32) until it is killed or, so that
 // nothing is left behind, its standard input ends.
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
+#include "client/tensor/random.h"
 #include "spdlog/spdlog.h"
 #include "tests/bench/bench_server.h"
-#include "tests/bench/sleeping_lane.h"
+#include "tests/bench/lane_around.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:0", "address and port");
 ABSL_FLAG(absl::Duration, batch_time, absl::Milliseconds(20), "of a lane, for a batch");
@@ -28,6 +32,48 @@ ABSL_FLAG(int, lanes, 1, "lanes");
 ABSL_FLAG(int, max_batch_requests, 8, "requests in a batch");
 ABSL_FLAG(absl::Duration, max_queue_delay, absl::ZeroDuration(), "as normd's flag");
 ABSL_FLAG(std::uint64_t, seed, 1, "of the spread");
+
+namespace normd {
+namespace {
+
+// Sleeps for (batch + n * request) * (1 + jitter * e) from when it has taken a batch of n, where e
+// is exponentially distributed with mean 1, less 1; then lets the inner lane compute it, which
+// should take far less. Each request is told of all of it as its compute time, however late this
+// thread woke.
+class SleepingLane final : public LaneAround {
+ public:
+  struct Times {
+    Duration batch{0};
+    Duration request{0};
+    double jitter = 0;  // 0 to 1.
+  };
+  SleepingLane(std::unique_ptr<Lane> inner, const Times& times, std::uint64_t seed)
+      : LaneAround(std::move(inner)), times_(times), random_(seed) {}
+
+  absl::Status Execute(std::unique_ptr<Batch> batch) override {
+    const TimePoint begun = SteadyClock().Now();
+    const Duration mean =
+        times_.batch + times_.request * static_cast<Duration::rep>(batch->requests.size());
+    const double deviation = -std::log1p(-random_.NextDouble()) - 1;
+    std::this_thread::sleep_until(begun + Duration(std::llround(static_cast<double>(mean.count()) *
+                                                                (1 + times_.jitter * deviation))));
+    const Duration slept = SteadyClock().Now() - begun;
+    for (std::unique_ptr<Request>& request : batch->requests) {
+      request->done = [slept, done = std::move(request->done)](Completion&& completion) mutable {
+        completion.stages[Stage::kCompute] += slept;
+        std::move(done)(std::move(completion));
+      };
+    }
+    return inner().Execute(std::move(batch));
+  }
+
+ private:
+  const Times times_;
+  client::SplitMix64 random_;
+};
+
+}  // namespace
+}  // namespace normd
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);

@@ -16,21 +16,24 @@
 #include <cmath>
 #include <cstdio>
 #include <iostream>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "client/load/objective.h"
 #include "client/normload/normload.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
 #include "tests/bench/bench_server.h"
-#include "tests/bench/timed_lane.h"
+#include "tests/bench/lane_around.h"
 
 ABSL_FLAG(std::string, what, "find_max", "find_max or stall");
 ABSL_FLAG(absl::Duration, service_time, absl::Milliseconds(4), "of the lane");
@@ -45,6 +48,42 @@ namespace normd::load {
 namespace {
 
 using Json = nlohmann::json;
+
+// A lane whose service time is known, to hold measurements against.
+//
+// Serves each batch for `service_time` and then lets the inner lane compute it, which should take
+// far less. Batches that wait follow each other without a gap: that a thread wakes late delays one
+// answer and not those after it. Begins none in the first `pause` of every `period`, if that is
+// above 0, counted from its own beginning.
+class TimedLane final : public LaneAround {
+ public:
+  struct Times {
+    Duration service_time{0};
+    Duration pause{0};
+    Duration period{0};
+  };
+  TimedLane(std::unique_ptr<Lane> inner, const Times& times)
+      : LaneAround(std::move(inner)), times_(times), begin_(SteadyClock().Now()), free_(begin_) {}
+
+  absl::Status Execute(std::unique_ptr<Batch> batch) override {
+    // From the arrival and not from now: that this thread woke late for the batch before, or was
+    // late to take this one, is no service time.
+    TimePoint from = free_;
+    for (const auto& request : batch->requests) from = std::max(from, request->admitted);
+    if (times_.period > Duration{0}) {
+      const Duration within = (from - begin_) % times_.period;
+      if (within < times_.pause) from += times_.pause - within;
+    }
+    free_ = from + times_.service_time;
+    std::this_thread::sleep_until(free_);
+    return inner().Execute(std::move(batch));
+  }
+
+ private:
+  const Times times_;
+  const TimePoint begin_;
+  TimePoint free_;
+};
 
 // Nobody interrupts.
 class Patience final : public Interrupts {

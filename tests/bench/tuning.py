@@ -10,11 +10,11 @@ import argparse
 import contextlib
 import json
 import pathlib
-import re
 import statistics
 import subprocess
 import tempfile
-import time
+
+from overload import start
 
 SMALL = ["--model=rms_norm_4096", "--shape=4x4096"]
 LANES_ALONE = ["--max_inline_bytes=0"]
@@ -23,21 +23,9 @@ LANES_ALONE = ["--max_inline_bytes=0"]
 @contextlib.contextmanager
 def server(options, folder, *flags):
     """The address of a server with these flags."""
-    log = folder / f"normd{time.monotonic_ns()}.log"
-    with log.open("w") as file:
-        process = subprocess.Popen(
-            [f"{options.bin}/normd", f"--model_repository={options.models}", "--device=cpu",
-             "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
-             "--http_listen=", "--lame_duck=0s", *flags],
-            stderr=file)
+    process, address, _ = start(options, flags, folder)
     try:
-        while process.poll() is None:
-            address = re.search(r"serving: grpc=(\S+) ", log.read_text())
-            if address:
-                yield address.group(1)
-                return
-            time.sleep(0.05)
-        raise SystemExit(log.read_text())
+        yield address
     finally:
         process.terminate()
         process.wait(60)

@@ -13,7 +13,7 @@ import pathlib
 import re
 import sys
 
-from process import Process
+from process import Normd
 
 try:
     import yaml
@@ -41,11 +41,8 @@ def start(normd, limit):
     command = [sys.executable, "-c",
                "import os, resource, sys; size = int(sys.argv[1]); "
                "resource.setrlimit(resource.RLIMIT_DATA, (size, size)); "
-               "os.execv(sys.argv[2], sys.argv[2:])", str(limit), normd]
-    with Process(*command, f"--model_repository={DEPLOY}/models", "--device=cpu",
-                 "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--http_listen=",
-                 "--lame_duck=0s") as server:
-        server.wait_for("serving:")
+               "os.execv(sys.argv[2], sys.argv[2:])", str(limit)]
+    with Normd(normd, DEPLOY / "models", "--http_listen=", before=command) as server:
         status = pathlib.Path(f"/proc/{server.pid}/status").read_text(encoding="utf-8")
         return "\n".join(server.output), int(re.search(r"^Threads:\s+(\d+)$", status,
                                                        re.MULTILINE).group(1))

@@ -24,7 +24,7 @@ import time
 import urllib.parse
 import urllib.request
 
-from process import Process
+from process import Normd, Process
 
 SKIPPED = 77
 LIMIT_S = 90
@@ -310,23 +310,20 @@ def run(arguments, folder, protocols):
     policy, config = folder / "policy.textproto", folder / "prometheus.yml"
     policy.write_text(POLICY)
     with contextlib.ExitStack() as stack:
-        normd = stack.enter_context(Process(
-            arguments.normd, f"--model_repository={SOURCE}/deploy/models", "--device=cpu",
-            "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
-            "--http_listen=127.0.0.1:0", "--lame_duck=0s",
+        normd = stack.enter_context(Normd(
+            arguments.normd, SOURCE / "deploy/models",
             f"--tls_cert={folder}/server.crt", f"--tls_key={folder}/server.key",
             "--metrics_tls=false", f"--policy_file={policy}", "--log_sample_every=100"))
         exporters = stack.enter_context(exporters_page())
-        grpc, metrics = normd.wait_for(r"serving: grpc=(\S+) metrics=(\S+)").groups()
-        config.write_text(CONFIG.format(rules=RULES, target=metrics, exporters=exporters))
+        config.write_text(CONFIG.format(rules=RULES, target=normd.metrics, exporters=exporters))
         prometheus = stack.enter_context(Process(
             "prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
             "--web.listen-address=127.0.0.1:0"))
-        server = [f"--server={grpc}", f"--tls_ca={folder}/ca.crt"]
+        server = [f"--server={normd.address}", f"--tls_ca={folder}/ca.crt"]
         loads = start_loads(stack, arguments, protocols, server)
         address = prometheus.wait_for(r'msg="Listening on" address=(127\.0\.0\.1:\d+)').group(1)
         prometheus.wait_for("Server is ready to receive web requests")
-        faults = check(Prometheus(address), metrics, protocols, loads,
+        faults = check(Prometheus(address), normd.metrics, protocols, loads,
                        failing_calls(arguments, protocols, server))
     check_request_log(normd.output, faults)
     if normd.exit_code != 0:

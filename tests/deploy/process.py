@@ -60,3 +60,15 @@ class Process:
             self.exit_code = self._process.wait()
         self._reader.join()
         self._process.stdout.close()
+
+
+class Normd(Process):
+    """A normd on free ports of loopback that serves these models, started by `before` if that is
+    given; later flags replace its own."""
+
+    def __init__(self, program, models, *flags, before=()):
+        super().__init__(*before, str(program), f"--model_repository={models}", "--device=cpu",
+                         "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
+                         "--http_listen=127.0.0.1:0", "--lame_duck=0s", *flags)
+        found = self.wait_for(r"serving: grpc=(\S+) metrics=(\S+)(?: http=(\S+))?", 60)
+        self.address, self.metrics, self.http = found.groups()

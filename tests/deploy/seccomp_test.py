@@ -23,7 +23,7 @@ import unittest
 import urllib.request
 
 import confine
-from process import Process
+import process
 
 SKIPPED = 77
 LIMIT_S = 60
@@ -70,15 +70,11 @@ def run(*command):
     return done.stdout
 
 
-class Normd(Process):
-    """A normd under the profile, on free ports. Its end must be that of a stop by SIGTERM."""
+class Normd(process.Normd):
+    """A normd under the profile. Its end must be that of a stop by SIGTERM."""
 
     def __init__(self, *flags, models=MODELS):
-        super().__init__(*GUARD, str(options.bin / "normd"), f"--model_repository={models}",
-                         "--device=cpu", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
-                         "--http_listen=127.0.0.1:0", *flags)
-        match = self.wait_for(r"serving: grpc=(\S+) metrics=(\S+) http=(\S+)")
-        self.server, self.metrics, self.http = match.groups()
+        super().__init__(options.bin / "normd", models, *flags, before=GUARD)
 
     def __exit__(self, *details):
         super().__exit__(*details)
@@ -87,10 +83,10 @@ class Normd(Process):
                                  + "\n".join(map(str, self.output)))
 
     def ctl(self, *arguments):
-        return run(options.bin / "normctl", *arguments, f"--server={self.server}")
+        return run(options.bin / "normctl", *arguments, f"--server={self.address}")
 
     def load(self, *arguments):
-        return run(options.bin / "normload", f"--server={self.server}", "--concurrency=4",
+        return run(options.bin / "normload", f"--server={self.address}", "--concurrency=4",
                    *arguments)
 
 
@@ -130,7 +126,7 @@ class Programs(Folder):
             normd.ctl("load", "layer_norm_1024")
             for command in ("health", "info", "models"):
                 normd.ctl(command)
-            normd.server = normd.server.replace("127.0.0.1", "localhost")
+            normd.address = normd.address.replace("127.0.0.1", "localhost")
             self.assertIn("SERVING", normd.ctl("health"))
 
     def test_a_service_manager_is_told(self):
@@ -146,7 +142,7 @@ class Programs(Folder):
     def test_a_stop_that_waits(self):
         with Normd("--lame_duck=500ms") as normd:
             loader = subprocess.Popen(
-                [*GUARD, options.bin / "normload", f"--server={normd.server}", "--concurrency=4",
+                [*GUARD, options.bin / "normload", f"--server={normd.address}", "--concurrency=4",
                  "--model=instance_norm_64", "--shape=1x64x16x16", "--duration=30s"],
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             self.addCleanup(loader.communicate)
@@ -158,7 +154,7 @@ class Programs(Folder):
     def test_a_unix_socket(self):
         path = self.path / "normd.sock"
         with Normd("--lame_duck=0s", f"--listen=unix://{path}") as normd:
-            normd.server = f"unix://{path}"
+            normd.address = f"unix://{path}"
             self.assertIn("SERVING", normd.ctl("health"))
             normd.load("--model=instance_norm_64", "--shape=1x64x16x16", "--duration=1s")
         self.assertFalse(path.exists())

@@ -18,7 +18,7 @@ import time
 import unittest
 import urllib.request
 
-from process import Process
+from process import Normd
 
 MODELS = pathlib.Path(__file__).resolve().parents[2] / "deploy/models"
 MODEL = "instance_norm_64"
@@ -45,13 +45,10 @@ def add_version(repository, version, content=None):
     beside.rename(model / str(version))
 
 
-class Server(Process):
+class Server(Normd):
     def __init__(self, repository, *flags, before=()):
-        super().__init__(*before, str(options.bin / "normd"), f"--model_repository={repository}",
-                         "--model_poll_interval=100ms", "--device=cpu", "--listen=127.0.0.1:0",
-                         "--metrics_listen=127.0.0.1:0", "--http_listen=", "--lame_duck=0s", *flags)
-        found = self.wait_for(r"serving: grpc=(\S+:\d+).* metrics=(\S+:\d+)", LIMIT_S)
-        self.address, self.metrics = found.group(1), found.group(2)
+        super().__init__(options.bin / "normd", repository, "--model_poll_interval=100ms", *flags,
+                         before=before)
 
     def metric(self, series):
         with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=LIMIT_S) as reply:

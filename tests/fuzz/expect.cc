@@ -1,11 +1,16 @@
 #include "tests/fuzz/expect.h"
 
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 
 namespace normd::testing {
 
@@ -30,11 +35,37 @@ std::uint8_t Script::Byte() {
   return byte;
 }
 
+int Script::Word() {
+  const int low = Byte();
+  return low | Byte() << 8;
+}
+
+absl::string_view Script::Bytes(std::size_t size) {
+  const absl::string_view bytes = left_.substr(0, size);
+  left_.remove_prefix(bytes.size());
+  return bytes;
+}
+
 absl::string_view Script::Until(char end) {
   const std::size_t at = std::min(left_.find(end), left_.size());
   const absl::string_view part = left_.substr(0, at);
   left_.remove_prefix(std::min(at + 1, left_.size()));
   return part;
+}
+
+MemoryFile::MemoryFile() : descriptor_(memfd_create("fuzzed", MFD_CLOEXEC)) {
+  Expect(descriptor_ >= 0 && fchmod(descriptor_, 0600) == 0, "there is a file");
+}
+
+MemoryFile::~MemoryFile() { close(descriptor_); }
+
+std::string MemoryFile::path() const { return absl::StrCat("/proc/self/fd/", descriptor_); }
+
+void MemoryFile::Write(absl::string_view content) const {
+  const bool written =
+      ftruncate(descriptor_, 0) == 0 && pwrite(descriptor_, content.data(), content.size(), 0) ==
+                                            static_cast<ssize_t>(content.size());
+  Expect(written, "the file is written");
 }
 
 }  // namespace normd::testing

@@ -4,18 +4,163 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
 #include <map>
+#include <sstream>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "kernels/norm.h"
 #include "kernels/reference.h"
-#include "tests/support/golden.h"
 #include "tests/support/kernel_backend.h"
 #include "tests/support/tensor.h"
 
 namespace normd::norm::testing {
 namespace {
+
+// The vectors of tests/support/golden: PyTorch's results, and their errors.
+
+struct GoldenCase {
+  std::string name;  // The output is tensor "<name>.y".
+  std::string op;
+  std::string activation;
+  std::string inputs;  // Tensors "<inputs>.x", ".gamma", ".beta", ".mean" and ".variance".
+  std::int64_t samples = 0;
+  std::int64_t channels = 0;
+  std::int64_t groups = 0;
+  std::int64_t spatial = 0;
+};
+
+// PyTorch float32's distance from its float64 on data of MakeGoldenData.
+struct GoldenError {
+  std::string op;
+  std::string data;
+  std::int64_t rows = 0;
+  std::int64_t length = 0;
+  double max = 0;
+  double rms = 0;
+};
+
+struct Golden {
+  std::map<std::string, Tensor> tensors;
+  std::vector<GoldenCase> cases;
+  std::vector<GoldenError> errors;
+};
+
+DType ParseDType(const std::string& name) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+    if (name == Name(dtype)) return dtype;
+  }
+  throw std::runtime_error("golden.txt: unknown dtype " + name);
+}
+
+void ReadTensor(std::istringstream& line, const std::string& blob, Golden* golden) {
+  std::string name;
+  std::string dtype;
+  std::int64_t count = 0;
+  std::size_t offset = 0;
+  line >> name >> dtype >> count >> offset;
+  Tensor tensor(ParseDType(dtype), count);
+  if (offset + tensor.bytes() > blob.size()) {
+    throw std::runtime_error("golden.bin: too short for " + name);
+  }
+  std::memcpy(tensor.data(), blob.data() + offset, tensor.bytes());
+  golden->tensors.emplace(name, std::move(tensor));
+}
+
+// 24 uniform bits for each index.
+double Hashed(std::uint64_t index, std::uint64_t stream) {
+  std::uint64_t v = (index * 8 + stream) * 0x9E3779B97F4A7C15u;
+  v ^= v >> 32;
+  v *= 0xD6E8FEB86659FD93u;
+  return static_cast<double>(v >> 40);
+}
+
+// Reads golden.txt and golden.bin of `folder`; throws std::runtime_error if they are broken.
+Golden ReadGolden(const std::string& folder) {
+  std::ifstream binary(folder + "/golden.bin", std::ios::binary);
+  std::ifstream text(folder + "/golden.txt");
+  if (!binary || !text) throw std::runtime_error("no golden vectors in " + folder);
+  const std::string blob((std::istreambuf_iterator<char>(binary)),
+                         std::istreambuf_iterator<char>());
+  Golden golden;
+  for (std::string record; std::getline(text, record);) {
+    std::istringstream line(record);
+    std::string kind;
+    line >> kind;
+    if (kind == "#") continue;
+    if (kind == "tensor") {
+      ReadTensor(line, blob, &golden);
+    } else if (kind == "case") {
+      GoldenCase c;
+      line >> c.name >> c.op >> c.activation >> c.inputs >> c.samples >> c.channels >> c.groups >>
+          c.spatial;
+      golden.cases.push_back(c);
+    } else if (kind == "error") {
+      GoldenError e;
+      line >> e.op >> e.data >> e.rows >> e.length >> e.max >> e.rms;
+      golden.errors.push_back(e);
+    }
+    if (line.fail()) throw std::runtime_error("golden.txt: cannot read: " + record);
+  }
+  return golden;
+}
+
+// The spec of an op by make_golden.py's name for it.
+NormSpec GoldenSpec(const std::string& op, std::int64_t channels, std::int64_t groups,
+                    DType dtype) {
+  NormSpec spec;
+  if (op == "instance_norm") {
+    spec = InstanceNormSpec(channels, dtype);
+  } else if (op == "instance_norm_given") {
+    spec = InstanceNormSpec(channels, dtype);
+    spec.statistics = Statistics::kGiven;
+  } else if (op == "group_norm") {
+    spec = GroupNormSpec(channels, groups, dtype);
+  } else if (op == "layer_norm") {
+    spec = LayerNormSpec(channels, dtype);
+  } else if (op == "rms_norm") {
+    spec = RmsNormSpec(channels, dtype);
+  } else if (op == "batch_norm") {
+    spec = BatchNormSpec(channels, dtype);
+  } else {
+    throw std::runtime_error("golden.txt: unknown op " + op);
+  }
+  return spec;
+}
+
+// make_golden.py's data_set(): rows * length float32 elements.
+Tensor MakeGoldenData(const std::string& data, std::int64_t rows, std::int64_t length) {
+  Tensor x(DType::kFloat32, rows * length);
+  for (std::int64_t i = 0; i < x.count(); ++i) {
+    const std::uint64_t index = static_cast<std::uint64_t>(i);
+    double sum = 0;
+    for (std::uint64_t stream = 0; stream < 4; ++stream) sum += Hashed(index, stream);
+    const double normal = (sum / 16777216 - 2) * std::sqrt(3.0);
+    double value = normal;
+    if (data == "uniform") {
+      value = Hashed(index, 0) / 16777216;
+    } else if (data == "large_mean") {
+      value = 1e4 + normal;
+    } else if (data == "constant") {
+      value = 3.3;
+    } else if (data == "outlier") {
+      if (i == length / 3) value = 1e6;
+    } else if (data == "front") {
+      value = i % length < 100 ? 5 + normal : 0.7;
+    } else if (data != "normal") {
+      throw std::runtime_error("golden.txt: unknown data " + data);
+    }
+    x.Set(i, value);
+  }
+  return x;
+}
 
 Activation ParseActivation(const std::string& name) {
   static const std::map<std::string, Activation> kNames = {{"none", Activation::kNone},

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/norm_c.h"
@@ -199,38 +200,26 @@ TEST_F(NormCStagesTest, TakesPitches) {
 }
 
 TEST_F(NormCStagesTest, RefusesValuesThatNoStageHas) {
-  spec_.rows = 2;
-  ExpectRefused("rows: unknown");
-  spec_.rows = 0;
-  spec_.statistics = 6;
-  ExpectRefused("statistics: unknown");
-  spec_.statistics = 1;
-  spec_.style = 4;
-  ExpectRefused("style: unknown");
-  spec_.style = 0;
-  spec_.styles = 3;
-  ExpectRefused("styles: 3");
-  spec_.styles = 0;
-  spec_.combine_input = 5;
-  ExpectRefused("combine_input: unknown");
-  spec_.combine_input = 0;
-  spec_.combine_output = 5;
-  ExpectRefused("combine_output: unknown");
-  spec_.combine_output = 0;
-  spec_.quantization = 3;
-  ExpectRefused("quantization: unknown");
-  spec_.quantization = 0;
-  spec_.quantization_scale = 3;
-  ExpectRefused("quantization_scale: unknown");
-  spec_.quantization_scale = 0;
-  spec_.output_scale = 1e-45;
-  ExpectRefused("output_scale: 1e-45, wanted 0: the output is not quantized");
-  spec_.output_scale = 0;
-  spec_.weight_offset = INFINITY;
-  ExpectRefused("weight_offset");
-  spec_.weight_offset = 0;
-  spec_.scale_offset = NAN;
-  ExpectRefused("scale_offset");
+  const auto refused_alone = [&]<typename Field>(Field norm_spec::*field,
+                                                 std::type_identity_t<Field> value,
+                                                 const std::string& why) {
+    const norm_spec good = spec_;
+    spec_.*field = value;
+    ExpectRefused(why);
+    spec_ = good;
+  };
+  refused_alone(&norm_spec::rows, 2, "rows: unknown");
+  refused_alone(&norm_spec::statistics, 6, "statistics: unknown");
+  refused_alone(&norm_spec::style, 4, "style: unknown");
+  refused_alone(&norm_spec::styles, 3, "styles: 3");
+  refused_alone(&norm_spec::combine_input, 5, "combine_input: unknown");
+  refused_alone(&norm_spec::combine_output, 5, "combine_output: unknown");
+  refused_alone(&norm_spec::quantization, 3, "quantization: unknown");
+  refused_alone(&norm_spec::quantization_scale, 3, "quantization_scale: unknown");
+  refused_alone(&norm_spec::output_scale, 1e-45,
+                "output_scale: 1e-45, wanted 0: the output is not quantized");
+  refused_alone(&norm_spec::weight_offset, INFINITY, "weight_offset");
+  refused_alone(&norm_spec::scale_offset, NAN, "scale_offset");
 }
 
 TEST_F(NormCStagesTest, RefusesTensorsThatTheSpecHasNoUseFor) {

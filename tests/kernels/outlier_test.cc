@@ -10,8 +10,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <memory>
-#include <string>
 #include <tuple>
 #include <vector>
 

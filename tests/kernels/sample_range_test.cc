@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <vector>
 
 #include "kernels/norm.h"
 #include "tests/support/segment_tensors.h"

@@ -4,7 +4,6 @@
 Needs curl alone; exits with 77, which ctest shows as skipped, without it.
 """
 
-import argparse
 import gzip
 import json
 import os
@@ -16,7 +15,7 @@ import sys
 import tempfile
 import zlib
 
-from served import LIMIT_S, SKIPPED, Server
+from served import LIMIT_S, SKIPPED, Server, command_line
 
 ORIGIN = "https://example.org"
 INFER = "/v2/models/instance_norm_64/infer"
@@ -180,13 +179,12 @@ def connections(curl, folder):
     expect(sum(map(int, done.stdout.split())) == 1, f"connections of 20 calls: {done.stdout.split()}")
 
 
-def browsers(normd, models, folder):
+def browsers(options, folder):
     """CORS: nothing by default, and what --http_allow_origin names with it."""
     preflight = ["-X", "OPTIONS", "-H", f"Origin: {ORIGIN}", "-H", "Access-Control-Request-Method: POST",
                  "-H", "Access-Control-Request-Headers: content-type"]
     for allowed in (False, True):
-        server = Server(normd, models, *([f"--http_allow_origin={ORIGIN}"] if allowed else []))
-        try:
+        with Server(options, *([f"--http_allow_origin={ORIGIN}"] if allowed else [])) as server:
             curl = Curl(server, folder)
             other = [one.replace(ORIGIN, "https://example.com") for one in preflight]
             for name, given, tells in (("preflight", preflight, allowed), ("another's", other, False)):
@@ -199,33 +197,24 @@ def browsers(normd, models, folder):
             # A page elsewhere can have nothing computed, whether it may read the answer or not.
             expect(answer.status == (200 if allowed else 403), f"POST: {answer.status}")
             expect(told == (ORIGIN if allowed else None), f"POST: {told}")
-        finally:
-            expect(server.stop() == 0, "exit code")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--normd", required=True)
-    parser.add_argument("--models", required=True, help="a model repository")
-    options = parser.parse_args()
+    options = command_line(__doc__).parse_args()
     if shutil.which("curl") is None:
         print("skipped: curl is not installed")
         return SKIPPED
     os.environ["no_proxy"] = "*"
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        server = Server(options.normd, options.models)
-        try:
+        with Server(options) as server:
             curl = Curl(server, folder)
             for test in (bodies, refusals, describing):
                 test(curl)
                 print(f"passed: {test.__name__}", flush=True)
             connections(curl, folder)
             print("passed: connections", flush=True)
-        finally:
-            code = server.stop()
-        expect(code == 0, f"normd: exit code {code}")
-        browsers(options.normd, options.models, folder)
+        browsers(options, folder)
         print("passed: browsers")
     return 0
 

@@ -4,15 +4,13 @@
 Health, JSON and binary tensors, errors; results are those of NumPy.
 """
 
-import argparse
 import asyncio
-import sys
 
 import httpx
 import numpy as np
 from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig
 from kserve.protocol.infer_type import RequestedOutput
-from served import Server
+from served import Server, command_line
 
 
 async def tests(server):
@@ -52,18 +50,9 @@ async def tests(server):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--normd", required=True)
-    parser.add_argument("--models", required=True, help="a model repository")
-    options = parser.parse_args()
-    server = Server(options.normd, options.models)
-    try:
+    with Server(command_line(__doc__).parse_args()) as server:
         asyncio.run(tests(server))
-    finally:
-        code = server.stop()
-    assert code == 0, f"normd: exit code {code}"
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

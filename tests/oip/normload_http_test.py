@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
 """normload --protocol=http against a real normd: every response is right, in both kinds of loop."""
 
-import argparse
 import json
 import pathlib
 import subprocess
-import sys
 import tempfile
 
-from served import LIMIT_S, Server
+from served import LIMIT_S, Server, command_line
 
 MIX = ("instance_norm_64:1x64x4x4:float32,group_norm_64_8:2x64x7:float64,"
        "rms_norm_4096:3x4096:float16:priority=high,layer_norm_1024:8x1024:bfloat16:queue_timeout=30s,"
@@ -21,31 +19,22 @@ LOADS = {"a closed loop": ["--concurrency=8", "--requests=2000"],
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--normd", required=True)
-    parser.add_argument("--models", required=True, help="a model repository")
-    options = parser.parse_args()
-    server = Server(options.normd, options.models)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            for name, load in LOADS.items():
-                report = pathlib.Path(folder) / "report.json"
-                done = subprocess.run(
-                    [pathlib.Path(options.normd).with_name("normload"), f"--server={server.address}",
-                     "--protocol=http", f"--http={server.http}", f"--mix={MIX}", "--warmup=0s",
-                     "--verify", "--verify_every=1", f"--model_repository={options.models}",
-                     "--timeout=1m", f"--json={report}", *load],
-                    capture_output=True, text=True, timeout=4 * LIMIT_S, check=False)
-                assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
-                result = json.loads(report.read_text())["result"]
-                assert result["wrong"] == 0 and result["verified"] > 300, f"{name}: {result['codes']}"
-                assert set(result["codes"]) <= {"OK", "CANCELLED"}, f"{name}: {result['codes']}"
-                print(f"passed: {name}: {result['codes']}", flush=True)
-    finally:
-        code = server.stop()
-    assert code == 0, f"normd: exit code {code}"
-    return 0
+    options = command_line(__doc__).parse_args()
+    with Server(options) as server, tempfile.TemporaryDirectory() as folder:
+        for name, load in LOADS.items():
+            report = pathlib.Path(folder) / "report.json"
+            done = subprocess.run(
+                [pathlib.Path(options.normd).with_name("normload"), f"--server={server.address}",
+                 "--protocol=http", f"--http={server.http}", f"--mix={MIX}", "--warmup=0s",
+                 "--verify", "--verify_every=1", f"--model_repository={options.models}",
+                 "--timeout=1m", f"--json={report}", *load],
+                capture_output=True, text=True, timeout=4 * LIMIT_S, check=False)
+            assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
+            result = json.loads(report.read_text())["result"]
+            assert result["wrong"] == 0 and result["verified"] > 300, f"{name}: {result['codes']}"
+            assert set(result["codes"]) <= {"OK", "CANCELLED"}, f"{name}: {result['codes']}"
+            print(f"passed: {name}: {result['codes']}", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

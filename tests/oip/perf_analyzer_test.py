@@ -6,7 +6,6 @@ is not FP32: it must measure, without a failed request, and read the server's st
 with 77, which ctest shows as skipped, where it does not run: it needs glibc 2.38.
 """
 
-import argparse
 import csv
 import os
 import pathlib
@@ -15,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-from served import LIMIT_S, SKIPPED, Server
+from served import LIMIT_S, SKIPPED, Server, command_line
 
 GLIBC = (2, 38)  # The wheel's program needs it.
 SHAPE = ["--shape", "x:1,64,16,16"]
@@ -66,9 +65,7 @@ def check(name, lines, loads, streams):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--normd", required=True)
-    parser.add_argument("--models", required=True, help="a model repository")
+    parser = command_line(__doc__)
     parser.add_argument("--perf_analyzer", help="the program",
                         default=pathlib.Path(sys.executable).parent / "perf_analyzer")
     options = parser.parse_args()
@@ -76,20 +73,14 @@ def main():
     if name == "glibc" and tuple(int(part) for part in version.split(".")) < GLIBC:
         print(f"skipped: perf_analyzer needs glibc {'.'.join(map(str, GLIBC))}, here is {version}")
         return SKIPPED
-    server = Server(options.normd, options.models, "--shared_memory=named")
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            for protocol, address in (("grpc", server.address), ("http", server.http)):
-                for name, (arguments, loads) in MODES.items():
-                    if protocol == "http" and "--streaming" in arguments:
-                        continue  # Triton's HTTP has no streams either.
-                    lines = measure(os.fspath(options.perf_analyzer), protocol, address, arguments, folder)
-                    check(f"{protocol}: {name}", lines, loads, "--streaming" in arguments)
-                    print(f"passed: {protocol}: {name}")
-    finally:
-        code = server.stop()
-    if code != 0:
-        raise AssertionError(f"normd: exit code {code}")
+    with Server(options, "--shared_memory=named") as server, tempfile.TemporaryDirectory() as folder:
+        for protocol, address in (("grpc", server.address), ("http", server.http)):
+            for name, (arguments, loads) in MODES.items():
+                if protocol == "http" and "--streaming" in arguments:
+                    continue  # Triton's HTTP has no streams either.
+                lines = measure(os.fspath(options.perf_analyzer), protocol, address, arguments, folder)
+                check(f"{protocol}: {name}", lines, loads, "--streaming" in arguments)
+                print(f"passed: {protocol}: {name}")
     return 0
 
 

@@ -1,28 +1,30 @@
-"""What the tests of this folder share: a normd."""
+"""What the tests of this folder share: their command line, and a normd."""
 
-import re
-import subprocess
+import argparse
+import pathlib
 import sys
 import urllib.error
 import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "deploy"))
+from process import Normd  # noqa: E402
 
 SKIPPED = 77  # ctest shows it as such.
 LIMIT_S = 60
 
 
-class Server:
-    """A normd on free ports, with further flags."""
+def command_line(description):
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--normd", required=True)
+    parser.add_argument("--models", required=True, help="a model repository")
+    return parser
 
-    def __init__(self, normd, models, *flags):
-        self.process = subprocess.Popen(
-            [normd, f"--model_repository={models}", "--device=cpu", "--listen=127.0.0.1:0",
-             "--http_listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--lame_duck=0s", *flags],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for line in self.process.stdout:
-            if match := re.search(r"serving: grpc=(\S+) metrics=(\S+) http=(\S+)", line):
-                self.address, self.metrics, self.http = match.groups()
-                return
-        sys.exit("normd does not serve")
+
+class Server(Normd):
+    """A normd with further flags. It must end well, unless the test has failed."""
+
+    def __init__(self, options, *flags):
+        super().__init__(options.normd, options.models, *flags)
 
     def get(self, path):
         """The HTTP status of a path of the operators' port."""
@@ -32,7 +34,6 @@ class Server:
         except urllib.error.HTTPError as error:
             return error.code
 
-    def stop(self):
-        self.process.terminate()
-        self.process.communicate(timeout=LIMIT_S)
-        return self.process.returncode
+    def __exit__(self, failure, *_):
+        super().__exit__()
+        assert failure or self.exit_code == 0, f"normd: exit code {self.exit_code}"

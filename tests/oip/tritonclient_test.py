@@ -6,11 +6,10 @@ statistics, metadata, health and errors. Results are held against NumPy in float
 protocols against each other, bit by bit and word by word.
 """
 
-import argparse
 import asyncio
 import base64
+import contextlib
 import os
-import pathlib
 import queue
 import sys
 import traceback
@@ -24,7 +23,7 @@ import tritonclient.http.aio as http_aio
 import tritonclient.utils.shared_memory as triton_shm
 from infer_cases import SHAPE
 from protocols import STATUSES, Grpc, Http, refusal
-from served import LIMIT_S, Server
+from served import LIMIT_S, Server, command_line
 from tritonclient.grpc import service_pb2
 
 
@@ -329,9 +328,8 @@ def tests(options):
             expect(len(bits) == 1, "other bits")
             expect((await client.get_server_metadata())["name"] == "normd", "metadata")
 
-    server = Server(options.normd, options.models, "--shared_memory=named")
-    grpc, http = Grpc(server), Http(server, concurrency=8)
-    try:
+    with (Server(options, "--shared_memory=named") as server, contextlib.closing(Grpc(server)) as grpc,
+          contextlib.closing(Http(server, concurrency=8)) as http):
         for path, status in (("/v2/health/live", 200), ("/v2/health/ready", 200),
                              ("/v2/models/instance_norm_64/ready", 200),
                              ("/v2/models/nothing/ready", 400), ("/metrics", 200),
@@ -355,20 +353,8 @@ def tests(options):
             except Exception:  # pylint: disable=broad-except
                 failed += 1
                 print(f"FAILED: {name}\n{traceback.format_exc()}", flush=True)
-    finally:
-        grpc.close()
-        http.close()
-        code = server.stop()
-    expect(code == 0, f"normd: exit code {code}")
     return min(failed, 1)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--normd", required=True)
-    parser.add_argument("--models", required=True, help="a model repository")
-    return tests(parser.parse_args())
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tests(command_line(__doc__).parse_args()))

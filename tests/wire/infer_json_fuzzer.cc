@@ -2,7 +2,6 @@
 // and what is right there is taken. An input is a JSON text, or '#', a byte with the length of what
 // is binary at the end, and both.
 
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -28,38 +28,19 @@ def far(make_client, server):
     return make_client(server.address, device_memory="off")
 
 
+def refuses(code, message):
+    refusal = Refusal(code, message)
+    return lambda server, cuda: server.refuse.update(CudaSharedMemoryRegister=refusal)
+
+
 @pytest.mark.parametrize(
     ("break_it", "kind", "match"),
     [
         (lambda server, cuda: setattr(server, "lanes", ["cpu:0"]), "Unimplemented", "lanes: cpu:0"),
-        (
-            lambda server, cuda: server.refuse.update(
-                CudaSharedMemoryRegister=Refusal("UNIMPLEMENTED", "switched off on this server")
-            ),
-            "Unimplemented",
-            "switched off",
-        ),
-        (
-            lambda server, cuda: server.refuse.update(
-                CudaSharedMemoryRegister=Refusal("PERMISSION_DENIED", "no admin")
-            ),
-            "PermissionDenied",
-            "no admin",
-        ),
-        (
-            lambda server, cuda: server.refuse.update(
-                CudaSharedMemoryRegister=Refusal("RESOURCE_EXHAUSTED", "enough regions")
-            ),
-            "ResourceExhausted",
-            "enough",
-        ),
-        (
-            lambda server, cuda: server.refuse.update(
-                CudaSharedMemoryRegister=Refusal("INVALID_ARGUMENT", "raw_handle: of nothing")
-            ),
-            "InvalidArgument",
-            "raw_handle",
-        ),
+        (refuses("UNIMPLEMENTED", "switched off here"), "Unimplemented", "switched off"),
+        (refuses("PERMISSION_DENIED", "no admin"), "PermissionDenied", "no admin"),
+        (refuses("RESOURCE_EXHAUSTED", "enough regions"), "ResourceExhausted", "enough"),
+        (refuses("INVALID_ARGUMENT", "raw_handle: of nothing"), "InvalidArgument", "raw_handle"),
         (
             lambda server, cuda: setattr(cuda.fake_driver, "fails", "CUDA_ERROR_OUT_OF_MEMORY"),
             "Unavailable",

@@ -296,9 +296,7 @@ ARCHITECTURES = [
     Architecture(
         "torchvision.models",
         "resnet18_frozen",
-        lambda m: m.resnet18(
-            norm_layer=importlib.import_module("torchvision.ops").FrozenBatchNorm2d
-        ),
+        _frozen,
         _x,
         {"FrozenBatchNorm2d"},
     ),

@@ -9,13 +9,17 @@
 #include <vector>
 
 #include "client/load/objective.h"
+#include "client/load/stop_rule.h"
 #include "tests/client/load/simulation.h"
 
 namespace normd::load {
 namespace {
 
+using std::chrono::milliseconds;
+using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using Decision = StopRule::Decision;
 
 TEST(ParseSweepTest, ReadsValuesAndRanges) {
   const auto callers = ParseSweep("concurrency=1..16*4,20");
@@ -120,6 +124,108 @@ TEST(RateSearchTest, FindsTheSameRateOnThreeRunsAgainstAKnownServiceTime) {
   // 0.56: the tail is C exp(-4 eta), with load (exp(eta) - 1) = eta and
   // C = (1 - load) / (load exp(eta) - 1). Source: Tijms, "A First Course in Stochastic Models".
   EXPECT_NEAR(found.front(), 560, 0.05 * 560);
+}
+
+// Answers with OK after 1 ms, 2 ms, ... `ok` ms, within ten seconds.
+LoadResult Answers(int ok) {
+  LoadResult result;
+  result.elapsed = seconds(10);
+  result.measured.codes[0] = ok;
+  for (int i = 1; i <= ok; ++i) result.measured.response_time.Record(milliseconds(i));
+  return result;
+}
+
+TEST(ObjectiveTest, IsReadAndWritten) {
+  const auto objective = ParseObjective("p99.9=5ms");
+  ASSERT_TRUE(objective.ok()) << objective.status();
+  EXPECT_EQ(objective->percent, 99.9);
+  EXPECT_EQ(objective->limit, milliseconds(5));
+  EXPECT_EQ(objective->ToString(), "p99.9 <= 5ms");
+  for (const char* wrong :
+       {"", "99=5ms", "p99", "p0=5ms", "p101=5ms", "p99=0s", "p99=5", "pxx=1s", "p99=inf"}) {
+    EXPECT_THAT(std::string(ParseObjective(wrong).status().message()), HasSubstr("such as p99=5ms"))
+        << wrong;
+  }
+}
+
+TEST(ObjectiveTest, IsMetWhenThePercentileIsWithinTheLimit) {
+  const LoadResult result = Answers(100);
+  const ObjectiveResult met = Judge({90, milliseconds(91)}, result, 0);
+  EXPECT_TRUE(met.met);
+  EXPECT_NEAR(static_cast<double>(met.reached.count()), 90e6, 90e3);
+  EXPECT_FALSE(Judge({90, milliseconds(89)}, result, 0).met);
+}
+
+TEST(ObjectiveTest, GoodputCountsResponsesWithinTheLimitOnly) {
+  LoadResult result = Answers(100);
+  result.measured.codes[8] = 50;
+  result.unsent = 50;
+  const ObjectiveResult judged = Judge({99, milliseconds(40)}, result, 1);
+  EXPECT_EQ(judged.within, 40);
+  EXPECT_DOUBLE_EQ(judged.Goodput(result), 4);
+  EXPECT_DOUBLE_EQ(judged.WithinShare(result), 0.2);
+}
+
+TEST(ObjectiveTest, ErrorsAndABacklogMissIt) {
+  LoadResult errors = Answers(99);
+  errors.measured.codes[14] = 1;
+  EXPECT_FALSE(Judge({99, seconds(1)}, errors, 0).met);
+  EXPECT_TRUE(Judge({99, seconds(1)}, errors, 0.01).met);
+  LoadResult behind = Answers(100);
+  behind.unsent = 1;
+  EXPECT_FALSE(Judge({99, seconds(1)}, behind, 0).met);
+  EXPECT_FALSE(Judge({99, seconds(1)}, LoadResult(), 0).met);
+}
+
+TimePoint AtSecond(int s) { return TimePoint(seconds(s)); }
+
+TEST(StopRuleTest, WarmsUpThenMeasuresThenStops) {
+  StopOptions options;
+  options.warmup = seconds(2);
+  options.duration = seconds(3);
+  StopRule rule(options, AtSecond(10));
+  EXPECT_EQ(rule.Admit(AtSecond(10)), Decision::kWarmup);
+  EXPECT_EQ(rule.Admit(AtSecond(12) - Duration{1}), Decision::kWarmup);
+  EXPECT_EQ(rule.Admit(AtSecond(12)), Decision::kMeasure);
+  EXPECT_EQ(rule.Admit(AtSecond(15) - Duration{1}), Decision::kMeasure);
+  EXPECT_EQ(rule.Admit(AtSecond(15)), Decision::kStop);
+  EXPECT_EQ(rule.reason(), StopReason::kDuration);
+  EXPECT_EQ(rule.Admit(AtSecond(12)), Decision::kStop);
+}
+
+TEST(StopRuleTest, CountsMeasuredRequestsOnly) {
+  StopOptions options;
+  options.warmup = seconds(1);
+  options.requests = 2;
+  StopRule rule(options, AtSecond(0));
+  EXPECT_EQ(rule.Admit(AtSecond(0)), Decision::kWarmup);
+  EXPECT_EQ(rule.Admit(AtSecond(1)), Decision::kMeasure);
+  EXPECT_EQ(rule.Admit(AtSecond(1)), Decision::kMeasure);
+  EXPECT_EQ(rule.Admit(AtSecond(1)), Decision::kStop);
+  EXPECT_EQ(rule.reason(), StopReason::kRequests);
+  EXPECT_EQ(rule.end(), kNever);
+}
+
+TEST(StopRuleTest, GivesUpAfterUnavailableInARow) {
+  StopOptions options;
+  options.unavailable_in_a_row = 3;
+  StopRule rule(options, AtSecond(0));
+  for (const absl::StatusCode code :
+       {absl::StatusCode::kUnavailable, absl::StatusCode::kUnavailable, absl::StatusCode::kOk,
+        absl::StatusCode::kUnavailable, absl::StatusCode::kResourceExhausted,
+        absl::StatusCode::kUnavailable, absl::StatusCode::kUnavailable}) {
+    rule.Observe(code);
+    EXPECT_FALSE(rule.stopped());
+  }
+  rule.Observe(absl::StatusCode::kUnavailable);
+  EXPECT_EQ(rule.reason(), StopReason::kServerGone);
+}
+
+TEST(StopRuleTest, KeepsTheFirstReason) {
+  StopRule rule(StopOptions(), AtSecond(0));
+  rule.Stop(StopReason::kInterrupted);
+  rule.Stop(StopReason::kDuration);
+  EXPECT_EQ(rule.reason(), StopReason::kInterrupted);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/client/normctl/normctl_fixture.h"
 #include "tests/server/rpc/device_region_fixture.h"
+#include "tests/support/threads.h"
 
 namespace normd::client {
 namespace {
@@ -116,7 +117,7 @@ TEST_F(UnregisterTest, WaitsForTheRequestsThatUseARegion) {
     ran = Unregister({"r", "--kind=device"});
     returned = true;
   });
-  while (!Devices().empty()) std::this_thread::yield();
+  WaitUntil([&] { return Devices().empty(); });
   EXPECT_EQ(memory_.opened(), 1) << "the request keeps it";
   EXPECT_FALSE(returned);
   call.FinishOk();

@@ -10,7 +10,7 @@
 
 #include "grpcpp/security/server_credentials.h"
 #include "tests/client/normload/normload_fixture.h"
-#include "tests/support/test_certificate.h"
+#include "tests/support/certificates.h"
 
 namespace normd::load {
 namespace {
@@ -158,21 +158,25 @@ TEST_F(NormloadTest, AReportThatCannotBeWrittenIsToldBeforeTheRun) {
 // What a call meets where one side speaks TLS and the other does not, or distrusts it.
 class NormloadTlsTest : public NormloadRun {
  protected:
-  static std::shared_ptr<grpc::ServerCredentials> ServerTls() {
+  std::shared_ptr<grpc::ServerCredentials> ServerTls() const {
     grpc::SslServerCredentialsOptions options;
-    options.pem_key_cert_pairs.push_back({test::kServerKey, test::kServerCertificate});
+    options.pem_key_cert_pairs.push_back({pki_.server.key, pki_.server.certificate});
     return grpc::SslServerCredentials(options);
   }
 
   // The exit code.
   int Run(test::FakeNormService& server, std::vector<std::string> arguments) {
     server.AddModel("norm", test::ConfigOf("instance_norm { channels: 4 }"));
-    test::WriteFile(folder_.File("ca.pem"), test::kServerCertificate);
-    test::WriteFile(folder_.File("other.pem"), test::kOtherCertificate);
+    test::WriteFile(folder_.File("ca.pem"), pki_.authority.certificate);
+    const testing::TestCertificate other = testing::MakeCertificate(
+        {.name = "another authority", .alternative_names = "", .authority = true});
+    test::WriteFile(folder_.File("other.pem"), other.certificate);
     arguments.insert(arguments.end(), {"--model=norm", "--shape=1x4x5", "--requests=5"});
     RunAgainst(server, arguments);
     return code_;
   }
+
+  const testing::TestPki pki_ = {};
 };
 
 TEST_F(NormloadTlsTest, SpeaksTlsToWhomItTrusts) {

@@ -1,6 +1,5 @@
 // The two programs as processes: exit codes, and what SIGINT does.
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>

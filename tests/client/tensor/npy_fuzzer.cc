@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/tensor/npy.h"
 #include "tests/fuzz/expect.h"
-#include "tests/fuzz/memory_file.h"
 
 namespace normd::client {
 namespace {

@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "server/callers/callers.h"
 #include "tests/support/counting_metrics.h"
+#include "tests/support/threads.h"
 
 namespace normd {
 namespace {
@@ -314,23 +314,19 @@ TEST_F(AdmissionTest, NeverExceedsItsBudgetsUnderContentionAndLeaksNothing) {
   constexpr int kTries = 20000;
   std::atomic<bool> over{false};
   std::atomic<int> admitted{0};
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&, t] {
-      std::optional<Admission::Lease> kept;  // Lives across iterations, to keep the budget tight.
-      for (int i = 0; i < kTries; ++i) {
-        auto lease = admission_.Admit((i * 7 + t * 13) % 90, model_);
-        if (admission_.inflight_bytes() > 100 || admission_.inflight_requests() > 2) over = true;
-        if (!lease.ok()) {
-          kept.reset();
-          continue;
-        }
-        ++admitted;
-        kept = *std::move(lease);
+  RunThreads(kThreads, [&](int t) {
+    std::optional<Admission::Lease> kept;  // Lives across iterations, to keep the budget tight.
+    for (int i = 0; i < kTries; ++i) {
+      auto lease = admission_.Admit((i * 7 + t * 13) % 90, model_);
+      if (admission_.inflight_bytes() > 100 || admission_.inflight_requests() > 2) over = true;
+      if (!lease.ok()) {
+        kept.reset();
+        continue;
       }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+      ++admitted;
+      kept = *std::move(lease);
+    }
+  });
   EXPECT_FALSE(over);
   EXPECT_GT(admitted, 0);
   EXPECT_EQ(admission_.inflight_bytes(), 0);

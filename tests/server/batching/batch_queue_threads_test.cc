@@ -3,7 +3,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <future>
 #include <memory>
 #include <random>
@@ -13,7 +12,6 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/batching/batch_queue.h"
 #include "tests/support/counting_metrics.h"

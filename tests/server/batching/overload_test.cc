@@ -5,11 +5,9 @@
 #include <chrono>
 #include <map>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/batching/batch_queue.h"
 #include "tests/support/counting_metrics.h"

@@ -5,8 +5,8 @@
 #include <atomic>
 #include <memory>
 #include <string>
-#include <thread>
-#include <vector>
+
+#include "tests/support/threads.h"
 
 namespace normd {
 namespace {
@@ -86,22 +86,18 @@ TEST(CallersTest, NothingIsLeftOfThoseWhoAreGone) {
 TEST(CallersTest, ManyThreadsComeAndGo) {
   Callers callers;
   std::atomic<bool> wrong{false};
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&, t] {
-      for (int i = 0; i < 5000; ++i) {
-        const std::string name = "ipv4:192.0.2." + std::to_string((i + t) % 3) + ":1";
-        const auto mine = callers.Find(name);
-        mine->holding[Resource::kBytes].fetch_add(1);
-        mine->peer->holding[Resource::kBytes].fetch_add(1);
-        const auto again = callers.Find(name);
-        if (mine->name != name || again != mine) wrong = true;
-        mine->peer->holding[Resource::kBytes].fetch_sub(1);
-        mine->holding[Resource::kBytes].fetch_sub(1);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunThreads(4, [&](int t) {
+    for (int i = 0; i < 5000; ++i) {
+      const std::string name = "ipv4:192.0.2." + std::to_string((i + t) % 3) + ":1";
+      const auto mine = callers.Find(name);
+      mine->holding[Resource::kBytes].fetch_add(1);
+      mine->peer->holding[Resource::kBytes].fetch_add(1);
+      const auto again = callers.Find(name);
+      if (mine->name != name || again != mine) wrong = true;
+      mine->peer->holding[Resource::kBytes].fetch_sub(1);
+      mine->holding[Resource::kBytes].fetch_sub(1);
+    }
+  });
   EXPECT_FALSE(wrong);
   EXPECT_EQ(callers.connections(), 0U);
   EXPECT_EQ(callers.peers(), 0U);

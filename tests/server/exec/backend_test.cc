@@ -4,23 +4,26 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/batching/batch_queue.h"
+#include "server/exec/device_spec.h"
 #include "server/exec/executor.h"
+#include "server/exec/kernel_status.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/models.h"
 #include "tests/support/request_probe.h"
 #include "tests/support/tensor.h"
+#include "tests/support/threads.h"
 
 namespace normd {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::MatchesRegex;
 
 class BackendTest : public testing::Test {
@@ -84,24 +87,20 @@ TEST_F(BackendTest, ConcurrentRequestsGiveTheBitsThatEachGivesAlone) {
     EXPECT_TRUE(queue.Push(sent.probe->request()).ok());
   };
   std::vector<std::vector<Sent>> sent(kThreads);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&, t] {
-      std::mt19937_64 random(norm::testing::TestSeed() + static_cast<std::uint64_t>(t));
-      for (int i = 0; i < kRequests; ++i) {
-        const auto samples = static_cast<std::int64_t>(random() % 3);
-        const auto spatial = static_cast<std::int64_t>(1 + random() % 200);
-        norm::testing::Tensor x(norm::DType::kFloat32, samples * 8 * spatial);
-        x.Fill(norm::testing::Data::kNormal, random());
-        const auto* data = static_cast<const std::byte*>(x.data());
-        Sent& one = sent[static_cast<std::size_t>(t)].emplace_back();
-        one.dims = {samples, 8, spatial};
-        one.input.assign(data, data + x.bytes());
-        send(one);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunThreads(kThreads, [&](int t) {
+    std::mt19937_64 random(norm::testing::TestSeed() + static_cast<std::uint64_t>(t));
+    for (int i = 0; i < kRequests; ++i) {
+      const auto samples = static_cast<std::int64_t>(random() % 3);
+      const auto spatial = static_cast<std::int64_t>(1 + random() % 200);
+      norm::testing::Tensor x(norm::DType::kFloat32, samples * 8 * spatial);
+      x.Fill(norm::testing::Data::kNormal, random());
+      const auto* data = static_cast<const std::byte*>(x.data());
+      Sent& one = sent[static_cast<std::size_t>(t)].emplace_back();
+      one.dims = {samples, 8, spatial};
+      one.input.assign(data, data + x.bytes());
+      send(one);
+    }
+  });
   for (const std::vector<Sent>& of_thread : sent) {
     for (const Sent& one : of_thread) one.probe->Wait();
   }
@@ -122,6 +121,45 @@ TEST_F(BackendTest, ConcurrentRequestsGiveTheBitsThatEachGivesAlone) {
   }
   queue.Close();
   executor.Join();
+}
+
+TEST(ParseDeviceTest, KnowsTheKinds) {
+  EXPECT_EQ(ParseDevice("auto")->kind, DeviceSpec::Kind::kAuto);
+  EXPECT_EQ(ParseDevice("cpu")->kind, DeviceSpec::Kind::kCpu);
+  EXPECT_EQ(ParseDevice("cuda")->kind, DeviceSpec::Kind::kCuda);
+  EXPECT_THAT(ParseDevice("cuda")->ordinals, IsEmpty());
+}
+
+TEST(ParseDeviceTest, ReadsOrdinals) {
+  EXPECT_THAT(ParseDevice("cuda:0")->ordinals, ElementsAre(0));
+  EXPECT_THAT(ParseDevice("cuda:3,0,12")->ordinals, ElementsAre(3, 0, 12));
+}
+
+class ParseDeviceErrorTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(ParseDeviceErrorTest, NamesWhatCameAndWhatWasWanted) {
+  const absl::Status status = ParseDevice(GetParam()).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(std::string("\"") + GetParam() + "\""));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("wanted auto, cpu, cuda or cuda:0,1"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, ParseDeviceErrorTest,
+                         testing::Values("", "gpu", "CPU", "cpu:0", "auto ", "cuda:", "cuda:a",
+                                         "cuda:-1", "cuda:+1", "cuda: 1", "cuda:0,", "cuda:,0",
+                                         "cuda:0,0", "cuda:99999999999"));
+
+TEST(FromKernelTest, MapsEachCodeAndKeepsTheMessage) {
+  EXPECT_TRUE(FromKernel(norm::Status()).ok());
+  const auto code = [](norm::StatusCode kernel) {
+    const absl::Status status = FromKernel(norm::Status(kernel, "x: 3, wanted 4"));
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr("x: 3, wanted 4"));
+    return status.code();
+  };
+  EXPECT_EQ(code(norm::StatusCode::kInvalidArgument), absl::StatusCode::kInternal);
+  EXPECT_EQ(code(norm::StatusCode::kUnsupported), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code(norm::StatusCode::kOutOfMemory), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(code(norm::StatusCode::kDeviceError), absl::StatusCode::kInternal);
 }
 
 }  // namespace

@@ -19,7 +19,6 @@
 #include "server/metrics/metrics.h"
 #include "spdlog/spdlog.h"
 #include "tests/fuzz/expect.h"
-#include "tests/fuzz/memory_file.h"
 
 namespace normd::testing {
 namespace {

@@ -7,19 +7,27 @@
 #include <openssl/evp.h>
 #include <openssl/sha.h>
 
+#include <algorithm>
+#include <map>
+#include <random>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "server/metrics/exposer.h"
+#include "server/metrics/metrics.h"
+#include "server/metrics/traffic_history.h"
 #include "tests/server/http/http_peer.h"
 #include "tests/server/metrics/exposition.h"
 
 namespace normd::testing {
 namespace {
 
+using ::testing::DoubleNear;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::Optional;
 using ::testing::StartsWith;
 
 std::string Between(const std::string& text, const std::string& begin, const std::string& end) {
@@ -144,6 +152,212 @@ TEST_F(LivePageTest, GivesAllWhoAskWithinASecondOneText) {
   // A second may pass between two of them.
   EXPECT_LE(others, 19);
   EXPECT_EQ(nlohmann::json::parse(first)["models"].size(), 0u);
+}
+
+constexpr TimePoint kBegin = TimePoint(std::chrono::hours(1));
+constexpr Duration kInterval = std::chrono::seconds(5);
+
+std::int64_t CountOf(const DurationCounts& counts) {
+  std::int64_t sum = 0;
+  for (const std::int64_t count : counts) sum += count;
+  return sum;
+}
+
+// Every value of a bucket lies at an equal distance from the next, which is what between the bounds
+// means; the quantile is then among them.
+TEST(QuantileTest, LiesAmongTheValuesOfItsBucket) {
+  std::mt19937 random(::testing::UnitTest::GetInstance()->random_seed());
+  const auto bounds = DurationScale().bounds;
+  for (int round = 0; round < 2000; ++round) {
+    DurationCounts counts{};
+    const int buckets = 1 + static_cast<int>(random() % 5);
+    for (int i = 0; i < buckets; ++i) counts[random() % counts.size()] = random() % 1000;
+    const std::int64_t all = CountOf(counts);
+    double before = 0;
+    for (const double share : {0.01, 0.25, 0.5, 0.9, 0.99, 1.0}) {
+      const std::optional<double> value = QuantileOf(counts, share);
+      ASSERT_EQ(value.has_value(), all > 0);
+      if (all == 0) continue;
+      ASSERT_GE(*value, before);
+      before = *value;
+      // At most this share lies in the buckets below the value's, and at least it up to there.
+      std::int64_t below = 0;
+      std::int64_t up_to = 0;
+      for (std::size_t i = 0; i < counts.size(); ++i) {
+        const double high = i < bounds.size() ? static_cast<double>(bounds[i]) / 1e9 : 1e9;
+        if (high < *value) below += counts[i];
+        const double low = i == 0 ? 0 : static_cast<double>(bounds[i - 1]) / 1e9;
+        if (low <= *value) up_to += counts[i];
+      }
+      const double rank = share * static_cast<double>(all);
+      EXPECT_LE(static_cast<double>(below), rank + 1e-6);
+      EXPECT_GE(static_cast<double>(up_to), rank - 1e-6);
+    }
+  }
+}
+
+TEST(QuantileTest, IsAsPrometheusComputesIt) {
+  DurationCounts counts{};
+  counts[0] = 4;  // Up to 10 us.
+  EXPECT_THAT(QuantileOf(counts, 0.5), Optional(DoubleNear(5e-6, 1e-12)));
+  counts[1] = 4;  // Up to 17.5 us.
+  EXPECT_THAT(QuantileOf(counts, 0.75), Optional(DoubleNear(13.75e-6, 1e-12)));
+  counts = {};
+  counts.back() = 1;  // Above all bounds: the highest.
+  EXPECT_THAT(QuantileOf(counts, 0.5), Optional(10.0));
+  EXPECT_EQ(QuantileOf({}, 0.5), std::nullopt);
+}
+
+// A server's counts that only grow, but for a model that now and then begins anew, with no call at
+// first: with more than it had it could not be told from one that goes on.
+class RandomServer {
+ public:
+  explicit RandomServer(unsigned seed) : random_(seed) {}
+
+  // What was counted in between, by (model, method).
+  using Counted = std::map<std::pair<std::string, Method>, std::pair<std::int64_t, std::int64_t>>;
+  Counted Go() {
+    Counted counted;
+    for (int model = 0; model < 3; ++model) {
+      const std::string name(1, static_cast<char>('a' + model));
+      if (random_() % 7 == 0) {
+        Model(name) = {name, {}, {}, 0};
+        continue;
+      }
+      for (const Method method : {Method::kNormalize, Method::kModelInfer}) {
+        if (random_() % 3 == 0) continue;
+        MethodTraffic& calls = Calls(Model(name), method);
+        const std::int64_t requests = static_cast<std::int64_t>(random_() % 50);
+        const std::int64_t failed = requests == 0 ? 0 : random_() % requests;
+        calls.durations[random_() % calls.durations.size()] += requests;
+        calls.failed += failed;
+        if (requests > 0) counted[{name, method}] = {requests, failed};
+      }
+      Model(name).queued = random_() % 5;
+    }
+    lanes_[0].busy_seconds += 1.25;
+    traffic_.lanes = lanes_;
+    return counted;
+  }
+  const Traffic& traffic() const { return traffic_; }
+
+ private:
+  ModelTraffic& Model(const std::string& name) {
+    for (ModelTraffic& model : traffic_.models) {
+      if (model.model == name) return model;
+    }
+    return traffic_.models.emplace_back(ModelTraffic{name, {}, {}, 0});
+  }
+  static MethodTraffic& Calls(ModelTraffic& model, Method method) {
+    for (MethodTraffic& calls : model.methods) {
+      if (calls.method == method) return calls;
+    }
+    model.methods.emplace_back().method = method;
+    return model.methods.back();
+  }
+
+  std::mt19937 random_;
+  Traffic traffic_;
+  std::vector<LaneBusyTime> lanes_ = {{"cpu", "cpu:0", 0}};
+};
+
+TEST(TrafficHistoryTest, SumsTheLastMinuteByModelAndMethodAndKeepsTenMinutes) {
+  RandomServer server(::testing::UnitTest::GetInstance()->random_seed());
+  TrafficHistory history;
+  std::deque<RandomServer::Counted> rounds;
+  server.Go();
+  history.Add(server.traffic(), kBegin);
+  EXPECT_TRUE(history.Recent().calls.empty()) << "what was before the first reading is no minute's";
+  for (int round = 1; round <= 150; ++round) {
+    rounds.push_back(server.Go());
+    if (rounds.size() > TrafficHistory::kMinuteIntervals) rounds.pop_front();
+    history.Add(server.traffic(), kBegin + round * kInterval);
+
+    RandomServer::Counted wanted;
+    std::int64_t all = 0;
+    for (const RandomServer::Counted& counted : rounds) {
+      for (const auto& [key, sums] : counted) {
+        wanted[key].first += sums.first;
+        wanted[key].second += sums.second;
+        all += sums.first;
+      }
+    }
+    const RecentTraffic recent = history.Recent();
+    RandomServer::Counted found;
+    for (const RecentCalls& calls : recent.calls) {
+      found[{calls.model, calls.method}] = {calls.calls.requests, calls.calls.failed};
+    }
+    ASSERT_EQ(found, wanted) << "round " << round;
+    ASSERT_EQ(recent.all.requests, all);
+    const auto minute = static_cast<double>(std::min<std::size_t>(round, 12)) * 5;
+    ASSERT_EQ(recent.seconds, minute);
+    ASSERT_EQ(recent.intervals.size(), std::min<std::size_t>(round, TrafficHistory::kIntervals));
+    ASSERT_DOUBLE_EQ(recent.lanes.at(0).busy_seconds, minute / 4);
+    std::int64_t queued = 0;
+    for (const ModelTraffic& model : server.traffic().models) queued += model.queued;
+    ASSERT_EQ(recent.intervals.back().queued, queued);
+  }
+}
+
+TEST(TrafficHistoryTest, CountsFromZeroWhereThereAreFewerThanBefore) {
+  TrafficHistory history;
+  Traffic traffic;
+  traffic.models = {{"a", {{Method::kModelInfer, 1, {}}}, {}, 0}};
+  std::int64_t& requests = traffic.models[0].methods[0].durations[3];
+  requests = 10;
+  history.Add(traffic, kBegin);
+  requests = 4;
+  history.Add(traffic, kBegin + kInterval);
+  EXPECT_EQ(history.Recent().all.requests, 4);
+  EXPECT_EQ(history.Recent().all.failed, 1);
+}
+
+TEST(TrafficHistoryTest, CountsRefusalsByReasonAlsoOfModelsThatBeginAnew) {
+  const auto refused = static_cast<std::size_t>(Rejection::kLate);
+  TrafficHistory history;
+  Traffic traffic;
+  traffic.models = {{"a", {}, {}, 0}};
+  history.Add(traffic, kBegin);
+  traffic.models[0].rejected[refused] = 5;
+  history.Add(traffic, kBegin + kInterval);
+  traffic.models[0].rejected[refused] = 2;
+  history.Add(traffic, kBegin + 2 * kInterval);
+  const RecentTraffic recent = history.Recent();
+  ASSERT_EQ(recent.intervals.size(), 2u);
+  EXPECT_EQ(recent.intervals[0].rejected[refused], 5);
+  EXPECT_EQ(recent.intervals[1].rejected[refused], 2);
+}
+
+// Every method and code: what the page counts is what a scrape counts.
+TEST(ReadTrafficTest, AgreesWithTheCountersOfEveryMethodAndCode) {
+  const std::unique_ptr<Metrics> metrics = CreateMetrics({"1.2.3", ""});
+  const auto first = metrics->ForModel("m", 1);
+  const auto second = metrics->ForModel("m", 2);
+  for (std::size_t method = 0; method < kMethodCount; ++method) {
+    for (int code = 0; code <= 16; ++code) {
+      for (const auto& model : {first, second}) {
+        model->RecordRequest(static_cast<Method>(method), static_cast<absl::StatusCode>(code),
+                             std::chrono::microseconds(1 << code));
+      }
+    }
+  }
+  first->RecordRejection(Rejection::kQueueFull);
+  first->AddQueued(3);
+  const Traffic traffic = metrics->ReadTraffic();
+  ASSERT_EQ(traffic.models.size(), 3u) << "the model, no model and the others";
+  const ModelTraffic& model = traffic.models[0];
+  EXPECT_EQ(model.model, "m");
+  EXPECT_EQ(model.queued, 3);
+  EXPECT_EQ(model.rejected[static_cast<std::size_t>(Rejection::kQueueFull)], 1);
+  std::vector<std::string> methods;
+  for (const MethodTraffic& calls : model.methods) {
+    methods.emplace_back(MethodName(calls.method));
+    EXPECT_EQ(CountOf(calls.durations), 34) << MethodName(calls.method);
+    EXPECT_EQ(calls.failed, 32) << MethodName(calls.method);
+  }
+  EXPECT_THAT(methods, ::testing::IsSupersetOf(
+                           {"Normalize", "NormalizeStream", "ModelInfer", "ModelStreamInfer"}));
+  EXPECT_THAT(methods, ::testing::Not(::testing::Contains("GetModel")));
 }
 
 }  // namespace

@@ -16,14 +16,18 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 
-SKIPPED = 77
 SOURCE = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(SOURCE / "tests/deploy"))
+from process import Normd  # noqa: E402
+
+SKIPPED = 77
 CONFIG_WITH_HTML = 'instance_norm { channels: "<img src=x onerror=alert(1)><script>alert(2)</script>" }'
 # What an element's text lies on, and whether the two differ as much as WCAG 2 wants (4.5).
 LOW_CONTRAST = """
@@ -172,21 +176,12 @@ class Browser:
             self.folder.cleanup()
 
 
-class Server:
+class Server(Normd):
     def __init__(self, programs, models, *flags):
-        self.log = tempfile.NamedTemporaryFile(mode="w+", suffix=".log")
-        self.process = subprocess.Popen(
-            [programs / "normd", f"--model_repository={models}", "--device=cpu", "--listen=127.0.0.1:0",
-             "--metrics_listen=127.0.0.1:0", "--lame_duck=0s", *flags], stdin=subprocess.DEVNULL, stderr=self.log)
-        end = time.monotonic() + 60
-        while not (match := re.search(r"serving: grpc=(\S+) metrics=(\S+)", pathlib.Path(self.log.name).read_text())):
-            check(self.process.poll() is None and time.monotonic() < end,
-                  f"normd does not start: {pathlib.Path(self.log.name).read_text()}")
-            time.sleep(0.1)
-        self.grpc, self.http = match.groups()
+        super().__init__(programs / "normd", models, *flags)
 
     def get(self, path):
-        with urllib.request.urlopen(f"http://{self.http}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{self.metrics}{path}", timeout=10) as answer:
             return answer.read().decode()
 
     def samples(self, name):
@@ -198,17 +193,9 @@ class Server:
                 found[tuple(sorted(labels))] = float(match.group(2))
         return found
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait(20)
-        self.log.close()
-
 
 def load(programs, server, *flags, succeeds=True):
-    subprocess.run([programs / "normload", f"--server={server.grpc}", "--concurrency=4", "--duration=4s",
+    subprocess.run([programs / "normload", f"--server={server.address}", "--concurrency=4", "--duration=4s",
                     "--warmup=0s", "--max_error_share=1", *flags], check=succeeds, stdout=subprocess.DEVNULL,
                    stderr=subprocess.DEVNULL, timeout=60)
 
@@ -294,7 +281,7 @@ def check_under_load(programs, chromium, screenshots):
         with Server(programs, models, "--max_queue_requests=2", "--max_inline_bytes=0") as server, \
                 Browser(chromium) as browser:
             browser.size(1280)
-            browser.send("Page.navigate", url=f"http://{server.http}/?query=<script>alert(3)</script>")
+            browser.send("Page.navigate", url=f"http://{server.metrics}/?query=<script>alert(3)</script>")
             browser.wait_for("document.querySelector('#state').textContent === 'Ready'")
             # So that the first reading is over.
             browser.wait_for("data && data.lines.seconds.length > 0")
@@ -309,19 +296,19 @@ def check_under_load(programs, chromium, screenshots):
             check_looks(browser, screenshots)
             found, addresses = browser.complaints()
             check(not found, f"in the console: {found}")
-            check(all(one.startswith((f"http://{server.http}/", "data:")) for one in addresses), f"asked: {addresses}")
+            check(all(one.startswith((f"http://{server.metrics}/", "data:")) for one in addresses), f"asked: {addresses}")
             # Only now, because the refusal is in the console.
             browser.evaluate("const s = document.createElement('script'); s.textContent = 'window.ran = 1'; "
                              "document.body.append(s)")
             check(browser.evaluate("window.ran") is None, "an inline script that is not the page's runs")
-            server.process.terminate()
+            os.kill(server.pid, signal.SIGTERM)
             browser.wait_for("/^(No answer|Not ready: the server is stopping)/.test("
                              "document.querySelector('#state').textContent)")
 
 
 def check_not_ready(programs, chromium):
     with tempfile.TemporaryDirectory() as folder, Server(programs, folder) as server, Browser(chromium) as browser:
-        browser.send("Page.navigate", url=f"http://{server.http}/")
+        browser.send("Page.navigate", url=f"http://{server.metrics}/")
         browser.wait_for("document.querySelector('#state').textContent === 'Not ready: no model is loaded'")
         check(not browser.complaints()[0], f"in the console: {browser.complaints()[0]}")
 

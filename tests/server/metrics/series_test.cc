@@ -6,6 +6,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -13,9 +15,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "prometheus/metric_family.h"
+#include "server/metrics/histogram.h"
 #include "server/metrics/metrics.h"
 #include "server/metrics/series_set.h"
+#include "server/metrics/sharded_cells.h"
 #include "tests/server/metrics/exposition.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -239,18 +244,14 @@ TEST_F(SeriesTest, LosesNoCountWhileModelsComeAndGoOnManyThreads) {
       last = requests;
     }
   });
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([this, t, &steady] {
-      for (int i = 0; i < kRounds; ++i) {
-        // The same names on all threads, so that some come back, some retire and some overflow.
-        const Handle model = metrics_->ForModel(absl::StrCat("m", (i + t) % 8), i % 2);
-        Ask(model);
-        Ask(steady);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunThreads(kThreads, [this, &steady](int t) {
+    for (int i = 0; i < kRounds; ++i) {
+      // The same names on all threads, so that some come back, some retire and some overflow.
+      const Handle model = metrics_->ForModel(absl::StrCat("m", (i + t) % 8), i % 2);
+      Ask(model);
+      Ask(steady);
+    }
+  });
   done = true;
   scraper.join();
   EXPECT_THAT(Requests(Scrape(), "steady", "1"), Optional(kThreads * kRounds));
@@ -306,6 +307,124 @@ TEST_F(IdentitySeriesTest, TooManyNamesShareOneSeries) {
   identities.clear();
   for (int i = 0; i < 3; ++i) Scrape();
   EXPECT_EQ(Scrape().Count("normd_identity_input_bytes_total"), 1) << "_other counts on";
+}
+
+// How many values the bucket of upper bound `bound` holds alone; the last one for +Inf.
+std::vector<std::uint64_t> BucketCounts(const prometheus::ClientMetric::Histogram& histogram) {
+  std::vector<std::uint64_t> counts;
+  std::uint64_t before = 0;
+  for (const auto& bucket : histogram.bucket) {
+    counts.push_back(bucket.cumulative_count - before);
+    before = bucket.cumulative_count;
+  }
+  counts.push_back(histogram.sample_count - before);
+  return counts;
+}
+
+TEST(HistogramScaleTest, DurationsReachFromTenMicrosecondsToTenSecondsInSmallSteps) {
+  const HistogramScale scale = DurationScale();
+  EXPECT_EQ(scale.bounds.front(), 10'000);
+  EXPECT_EQ(scale.bounds.back(), 10'000'000'000);
+  for (std::size_t i = 1; i < scale.bounds.size(); ++i) {
+    EXPECT_GT(scale.bounds[i], scale.bounds[i - 1]);
+    EXPECT_LE(scale.bounds[i], scale.bounds[i - 1] * 2) << scale.bounds[i];
+  }
+}
+
+TEST(HistogramScaleTest, BatchesCountInPowers) {
+  const HistogramScale requests = BatchRequestsScale();
+  for (std::size_t i = 0; i < requests.bounds.size(); ++i) {
+    EXPECT_EQ(requests.bounds[i], std::int64_t{1} << i);
+  }
+  const HistogramScale bytes = BatchBytesScale();
+  for (std::size_t i = 0; i < bytes.bounds.size(); ++i) {
+    EXPECT_EQ(bytes.bounds[i], std::int64_t{256} << (2 * i));
+  }
+}
+
+TEST(HistogramTest, ABoundBelongsToItsBucketAndTheNextValueToTheNext) {
+  const HistogramScale scale = DurationScale();
+  for (std::size_t i = 0; i < scale.bounds.size(); ++i) {
+    Histogram histogram(scale);
+    histogram.Record(scale.bounds[i]);
+    histogram.Record(scale.bounds[i] + 1);
+    const std::vector<std::uint64_t> counts = BucketCounts(histogram.Collect());
+    for (std::size_t k = 0; k < counts.size(); ++k) {
+      EXPECT_EQ(counts[k], k == i || k == i + 1 ? 1u : 0u) << "bound " << i << ", bucket " << k;
+    }
+  }
+}
+
+TEST(HistogramTest, ExposesInTheUnitOfItsScale) {
+  Histogram histogram(DurationScale());
+  histogram.Record(1'500'000);  // 1.5 ms
+  histogram.Record(2'000'000'000);
+  const auto collected = histogram.Collect();
+  EXPECT_EQ(collected.sample_count, 2u);
+  EXPECT_DOUBLE_EQ(collected.sample_sum, 2.0015);
+  EXPECT_EQ(collected.bucket.front().upper_bound, 1e-5);
+  EXPECT_EQ(collected.bucket.back().upper_bound, 10.0);
+}
+
+TEST(HistogramTest, CountsExtremesInTheOuterBuckets) {
+  Histogram histogram(BatchRequestsScale());
+  histogram.Record(-5);
+  histogram.Record(0);
+  histogram.Record(std::numeric_limits<std::int64_t>::max());
+  const auto collected = histogram.Collect();
+  const std::vector<std::uint64_t> counts = BucketCounts(collected);
+  EXPECT_EQ(counts.front(), 2u);
+  EXPECT_EQ(counts.back(), 1u);
+  EXPECT_EQ(collected.sample_count, 3u);
+  EXPECT_DOUBLE_EQ(collected.sample_sum, 9223372036854775807.0);
+}
+
+TEST(ShardedCellsTest, BeginsAtZero) {
+  const ShardedCells cells(3);
+  for (std::size_t cell = 0; cell < 3; ++cell) EXPECT_EQ(cells.Sum(cell), 0);
+}
+
+TEST(ShardedCellsTest, TakesMemoryWithTheFirstAdd) {
+  ShardedCells cells(3);
+  EXPECT_TRUE(cells.Untouched());
+  cells.Add(2, 0);
+  EXPECT_FALSE(cells.Untouched());
+}
+
+TEST(ShardedCellsTest, LosesNothingWhenManyThreadsAddFirstAtOnce) {
+  for (int round = 0; round < 200; ++round) {
+    ShardedCells cells(1);
+    std::atomic<int> waiting{4};
+    RunThreads(4, [&](int) {
+      --waiting;
+      while (waiting > 0) std::this_thread::yield();
+      cells.Add(0, 1);
+    });
+    ASSERT_EQ(cells.Sum(0), 4);
+  }
+}
+
+TEST(ShardedCellsTest, KeepsCellsApartAcrossCacheLines) {
+  constexpr std::size_t kCells = 20;
+  ShardedCells cells(kCells);
+  for (std::size_t cell = 0; cell < kCells; ++cell) {
+    cells.Add(cell, static_cast<std::int64_t>(cell) * 3 - 7);
+  }
+  for (std::size_t cell = 0; cell < kCells; ++cell) {
+    EXPECT_EQ(cells.Sum(cell), static_cast<std::int64_t>(cell) * 3 - 7) << cell;
+  }
+}
+
+TEST(ShardedCellsTest, AddsUpWhatMoreThreadsThanShardsAdd) {
+  ShardedCells cells(2);
+  RunThreads(24, [&cells](int) {
+    for (int i = 0; i < 1000; ++i) {
+      cells.Add(0, 2);
+      cells.Add(1, -1);
+    }
+  });
+  EXPECT_EQ(cells.Sum(0), 48000);
+  EXPECT_EQ(cells.Sum(1), -24000);
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include <set>
 #include <string>
 #include <unordered_map>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"

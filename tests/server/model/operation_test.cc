@@ -6,14 +6,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -23,7 +20,7 @@
 #include "kernels/linear_norm.h"
 #include "kernels/norm.h"
 #include "operations/operations.h"
-#include "server/model/config.h"
+#include "tests/server/model/operation_cases.h"
 
 namespace normd {
 namespace {
@@ -33,98 +30,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
-
-v1::ModelConfig ParseConfig(const std::string& text) {
-  const auto config = ParseModelConfig(text);
-  EXPECT_TRUE(config.ok()) << config.status();
-  return config.value_or(v1::ModelConfig());
-}
-
-struct Case {
-  std::string config;
-  // Shapes of requests that it accepts, one for each input.
-  std::vector<std::vector<std::vector<std::int64_t>>> requests;
-};
-
-std::vector<Case> Cases() {
-  const std::string linear = "linear_norm { in_features: 4 out_features: 6 ";
-  std::vector<Case> cases;
-  for (const std::string layout : {"", " layout: CHANNELS_LAST"}) {
-    const bool last = !layout.empty();
-    const auto x = [last](std::int64_t n, std::int64_t s) {
-      return last ? std::vector<std::int64_t>{n, s, 12} : std::vector<std::int64_t>{n, 12, s};
-    };
-    for (const std::string norm :
-         {"instance_norm { channels: 12 }", "group_norm { channels: 12 groups: 4 affine: false }",
-          "batch_norm { channels: 12 affine: false }"}) {
-      cases.push_back({norm + layout, {{x(0, 5)}, {x(1, 1)}, {x(3, 7)}}});
-    }
-  }
-  for (const std::string norm : {"layer_norm", "rms_norm"}) {
-    cases.push_back({norm + " { normalized_shape: [2, 3] affine: false }",
-                     {{{2, 3}}, {{0, 2, 3}}, {{5, 2, 2, 3}}}});
-  }
-  cases.push_back({"add_rms_norm { normalized_shape: [2, 3] affine: false }",
-                   {{{2, 3}, {2, 3}}, {{0, 2, 3}, {0, 2, 3}}, {{5, 2, 2, 3}, {5, 2, 2, 3}}}});
-  cases.push_back({"add_layer_norm { normalized_shape: [2, 3] }",
-                   {{{2, 3}, {2, 3}}, {{5, 2, 2, 3}, {5, 2, 2, 3}}}});
-  for (const std::string more : {"", "norm_before_gate: true", "group_size: 3"}) {
-    cases.push_back({"gated_rms_norm { normalized_shape: [2, 3] " + more + " }",
-                     {{{2, 3}, {2, 3}}, {{0, 2, 3}, {0, 2, 3}}, {{5, 2, 3}, {5, 2, 3}}}});
-  }
-  cases.push_back({"lp_normalize { normalized_shape: 6 }", {{{6}}, {{0, 6}}, {{5, 2, 6}}}});
-  cases.push_back(
-      {"scale_norm { normalized_shape: [2, 3] }", {{{2, 3}}, {{0, 2, 3}}, {{5, 2, 2, 3}}}});
-  for (const std::string norm : {"layer_norm", "rms_norm", "lp_normalize"}) {
-    cases.push_back(
-        {norm + " { normalized_shape: 3 axes: 1 }", {{{2, 3}}, {{0, 3, 5}}, {{2, 3, 2, 4}}}});
-    cases.push_back(
-        {norm + " { normalized_shape: [2, 3] axes: [2, 3] }", {{{1, 1, 2, 3}}, {{2, 3, 2, 3, 4}}}});
-    cases.push_back(
-        {norm + " { normalized_shape: [2, 3] axes: [-2, -1] }", {{{2, 3}}, {{5, 2, 2, 3}}}});
-    cases.push_back({norm + " { normalized_shape: [2, 3] axes: [1, 3] }",
-                     {{{0, 2, 4, 3}}, {{5, 2, 1, 3}}, {{2, 2, 4, 3, 5, 2}}}});
-    cases.push_back({norm + " { normalized_shape: [2, 3] axes: [-4, -2] }",
-                     {{{2, 4, 3, 5}}, {{0, 3, 2, 4, 3, 1}}}});
-    cases.push_back({norm + " { normalized_shape: 3 axes: -3 }", {{{3, 1, 2}}, {{4, 0, 3, 5, 2}}}});
-  }
-  cases.push_back(
-      {"adaptive_layer_norm { features: 6 }",
-       {{{0, 6}, {0, 6}, {0, 6}}, {{2, 6}, {2, 6}, {2, 6}}, {{2, 5, 6}, {2, 6}, {2, 6}}}});
-  cases.push_back(
-      {"adaptive_layer_norm { features: 6 gated_residual: true }",
-       {{{2, 6}, {2, 6}, {2, 6}, {2, 6}, {2, 6}}, {{2, 5, 6}, {2, 5, 6}, {2, 6}, {2, 6}, {2, 6}}}});
-  cases.push_back({"adaptive_group_norm { channels: 6 groups: 2 }",
-                   {{{2, 6, 5}, {2, 6}, {2, 6}}, {{1, 6, 2, 2}, {1, 6}, {1, 6}}}});
-  cases.push_back({"adaptive_group_norm { channels: 6 groups: 2 } layout: CHANNELS_LAST",
-                   {{{2, 5, 6}, {2, 6}, {2, 6}}}});
-  cases.push_back(
-      {"adaptive_instance_norm { channels: 4 }", {{{0, 4, 2}, {0, 4}}, {{2, 4, 3}, {2, 4, 5, 1}}}});
-  cases.push_back({"conditional_instance_norm { channels: 4 styles: 3 }",
-                   {{{2, 4, 5}, {2, 3}}, {{0, 4}, {0, 3}}}});
-  cases.push_back({"conditional_instance_norm { channels: 4 styles: 3 by_index: true }",
-                   {{{2, 4, 5}, {2}}, {{0, 4}, {0}}}});
-  for (const std::string scales : {"scale: 0.5", "scales: PER_ROW", "scales: PER_BLOCK"}) {
-    const std::string quantized = " quantization { dtype: INT8 " + scales + " }";
-    cases.push_back({"rms_norm { normalized_shape: [2, 3] affine: false }" + quantized,
-                     {{{2, 3}}, {{0, 2, 3}}, {{5, 2, 2, 3}}}});
-    cases.push_back({"gated_rms_norm { normalized_shape: [2, 3] group_size: 3 }" + quantized,
-                     {{{2, 3}, {2, 3}}, {{5, 2, 3}, {5, 2, 3}}}});
-    cases.push_back({"adaptive_layer_norm { features: 6 }" + quantized,
-                     {{{2, 6}, {2, 6}, {2, 6}}, {{2, 5, 6}, {2, 6}, {2, 6}}}});
-    if (scales == "scales: PER_BLOCK") continue;
-    cases.push_back({"layer_norm { normalized_shape: 3 axes: 1 }" + quantized,
-                     {{{2, 3}}, {{0, 3, 5}}, {{2, 3, 2, 4}}}});
-    cases.push_back({"group_norm { channels: 12 groups: 4 affine: false }" + quantized,
-                     {{{0, 12, 5}}, {{3, 12, 7}}}});
-  }
-  cases.push_back({linear + "}", {{{4}}, {{0, 4}}, {{2, 3, 4}}}});
-  for (const std::string epilogue : {"add: true", "multiply: true", "add: true multiply: true"}) {
-    cases.push_back({linear + "epilogue { " + epilogue + " } }",
-                     {{{4}, {6}}, {{0, 4}, {0, 6}}, {{2, 3, 4}, {2, 3, 6}}}});
-  }
-  return cases;
-}
 
 TEST(OperationTest, EveryOperationOfTheSchemaIsRegistered) {
   const auto* const oneof = v1::ModelConfig::descriptor()->FindOneofByName("operation");
@@ -299,170 +204,6 @@ TEST(OperationTest, AxesThatAreApartCutPositionsIntoRuns) {
             "shape[3]: 4 in [5, 2, 4, 4], wanted [?, 2, ?, 3, *]");
   EXPECT_EQ(check(axes, {5, 2, 4}).status().message(),
             "shape: [5, 2, 4] has 3 dimensions, wanted [?, 2, ?, 3, *]");
-}
-
-using Dims = std::vector<std::int64_t>;
-
-// What stands for the variable dimensions of a request's patterns; one of each kind at most.
-struct Variables {
-  std::map<std::size_t, std::int64_t> sizes;  // By their place in the pattern.
-  std::optional<Dims> dimensions;
-};
-
-bool IsDimensions(std::int64_t size) { return size == kAnyDimensions || size == kOwnDimensions; }
-
-// Whether `dims` is a case of the pattern under the rules of TensorSignature, and none that
-// contradicts the variables of tensors before it, to which this one adds its own.
-bool Matches(const ShapePattern& pattern, const Dims& dims, Variables& variables) {
-  const std::size_t fixed = pattern.size() - static_cast<std::size_t>(std::count_if(
-                                                 pattern.begin(), pattern.end(), IsDimensions));
-  if (dims.size() < fixed || (dims.size() > fixed && fixed == pattern.size())) return false;
-  std::size_t at = 0;
-  for (std::size_t i = 0; i < pattern.size(); ++i) {
-    const bool counts_samples = i == 0;
-    const auto is_allowed = [&](std::int64_t size) { return size > 0 || counts_samples; };
-    if (IsDimensions(pattern[i])) {
-      const auto first = dims.begin() + static_cast<std::ptrdiff_t>(at);
-      const Dims run(first, first + static_cast<std::ptrdiff_t>(dims.size() - fixed));
-      if (!std::all_of(run.begin(), run.end(), is_allowed)) return false;
-      at += run.size();
-      if (pattern[i] == kOwnDimensions) continue;
-      if (variables.dimensions.value_or(run) != run) return false;
-      variables.dimensions = run;
-      continue;
-    }
-    const std::int64_t size = dims[at++];
-    if (pattern[i] == kAnySize) {
-      if (!is_allowed(size)) return false;
-      if (variables.sizes.emplace(i, size).first->second != size) return false;
-    } else if (size != pattern[i]) {
-      return false;
-    }
-  }
-  return true;
-}
-
-std::optional<Variables> Bind(const std::vector<TensorSignature>& tensors,
-                              const std::vector<Dims>& shapes) {
-  Variables variables;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!Matches(tensors[i].shape, shapes[i], variables)) return std::nullopt;
-  }
-  return variables;
-}
-
-Dims Fill(const ShapePattern& pattern, const Variables& variables) {
-  Dims dims;
-  for (std::size_t i = 0; i < pattern.size(); ++i) {
-    if (IsDimensions(pattern[i])) {
-      dims.insert(dims.end(), variables.dimensions->begin(), variables.dimensions->end());
-    } else {
-      dims.push_back(pattern[i] == kAnySize ? variables.sizes.at(i) : pattern[i]);
-    }
-  }
-  return dims;
-}
-
-// Holds one request against the signature; returns whether it was accepted.
-bool CheckAgrees(const Operation& operation, const std::vector<Dims>& shapes) {
-  const Signature& signature = operation.signature();
-  std::vector<TensorType> inputs;
-  std::string text;
-  for (const Dims& dims : shapes) {
-    const DType dtype = DTypeOf(signature.inputs[inputs.size()], DType::kFloat32);
-    inputs.push_back({dtype, *Shape::Create(dims)});
-    text += inputs.back().shape.ToString();
-  }
-  const std::optional<Variables> variables = Bind(signature.inputs, shapes);
-  const auto geometry = operation.Check(inputs);
-  EXPECT_EQ(geometry.ok(), variables.has_value()) << text << ": " << geometry.status();
-  if (!geometry.ok() || !variables) return false;
-  const auto outputs = operation.Outputs(inputs);
-  for (std::size_t k = 0; k < outputs.size(); ++k) {
-    EXPECT_EQ(outputs[k].shape, *Shape::Create(Fill(signature.outputs[k].shape, *variables)))
-        << text;
-  }
-  return true;
-}
-
-// Every shape of up to `rank` dimensions of these sizes.
-void ForEachShape(int rank, const std::function<void(const Dims&)>& visit, Dims dims = {}) {
-  visit(dims);
-  if (rank == 0) return;
-  for (const std::int64_t size : {0, 1, 2, 3, 4, 5, 6, 12, 13}) {
-    dims.push_back(size);
-    ForEachShape(rank - 1, visit, dims);
-    dims.pop_back();
-  }
-}
-
-// What the signature tells clients is what Check accepts: every small shape of the first input,
-// with further inputs that go with it and with ones that nearly do.
-TEST(OperationTest, CheckAcceptsExactlyWhatTheSignatureSays) {
-  for (const Case& one : Cases()) {
-    SCOPED_TRACE(one.config);
-    const auto operation = *MakeOperation(ParseConfig(one.config));
-    const std::vector<TensorSignature>& tensors = operation->signature().inputs;
-    int accepted = 0;
-    int refused = 0;
-    const auto check = [&](const std::vector<Dims>& shapes) {
-      ++(CheckAgrees(*operation, shapes) ? accepted : refused);
-    };
-    ForEachShape(4, [&](const Dims& x) {
-      Variables variables;
-      const bool fits = Matches(tensors.front().shape, x, variables);
-      std::vector<Dims> shapes(tensors.size(), x);
-      for (std::size_t i = 1; i < tensors.size() && fits; ++i) {
-        shapes[i] = Fill(tensors[i].shape, variables);
-      }
-      check(shapes);
-      for (std::size_t i = 1; i < tensors.size() && fits; ++i) {
-        const auto check_other = [&](const Dims& other) {
-          std::vector<Dims> changed = shapes;
-          changed[i] = other;
-          check(changed);
-        };
-        for (std::size_t k = 0; k <= shapes[i].size(); ++k) {
-          Dims longer = shapes[i];
-          longer.insert(longer.begin() + static_cast<std::ptrdiff_t>(k), 1);
-          check_other(longer);
-          if (k == shapes[i].size()) continue;
-          for (const std::int64_t size : {std::int64_t{0}, shapes[i][k] + 1}) {
-            Dims other = shapes[i];
-            other[k] = size;
-            check_other(other);
-          }
-          Dims shorter = shapes[i];
-          shorter.erase(shorter.begin() + static_cast<std::ptrdiff_t>(k));
-          check_other(shorter);
-        }
-        check_other(x);
-      }
-    });
-    EXPECT_GT(accepted, 10);
-    EXPECT_GT(refused, 1000);
-  }
-}
-
-TEST(OperationTest, TheSignatureNamesEachTensorOnceAndIsAPattern) {
-  for (const Case& one : Cases()) {
-    SCOPED_TRACE(one.config);
-    const auto operation = *MakeOperation(ParseConfig(one.config));
-    for (const auto& tensors : {operation->signature().inputs, operation->signature().outputs}) {
-      std::set<absl::string_view> names;
-      for (const TensorSignature& tensor : tensors) {
-        EXPECT_FALSE(tensor.name.empty());
-        EXPECT_TRUE(names.insert(tensor.name).second) << tensor.name;
-        int any_dimensions = 0;
-        for (const std::int64_t size : tensor.shape) {
-          EXPECT_TRUE(size >= 1 || size == kAnySize || IsDimensions(size)) << size;
-          any_dimensions += IsDimensions(size) ? 1 : 0;
-        }
-        EXPECT_LE(any_dimensions, 1);
-      }
-      EXPECT_FALSE(tensors.empty());
-    }
-  }
 }
 
 TEST(OperationTest, EveryTensorDividesIntoTheUnitsOfTheCutRule) {

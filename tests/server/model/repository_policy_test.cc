@@ -5,13 +5,13 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/server/model/repository_poll_fixture.h"
+#include "tests/support/threads.h"
 
 namespace normd {
 namespace {
@@ -204,9 +204,7 @@ TEST_F(RepositoryPollTest, ALookThatIsAskedForTriesAgainOnceHoweverSoon) {
   poll_->LookSoon();
   poll_->Watch(Duration(0));
   // The first look of the thread, and the two that are asked for.
-  while (Metric("normd_model_repository_polls_total{result=\"complete\"}") < 6) {
-    std::this_thread::yield();
-  }
+  WaitUntil([&] { return Metric("normd_model_repository_polls_total{result=\"complete\"}") >= 6; });
   poll_.reset();
   EXPECT_EQ(tries, 2);
 }

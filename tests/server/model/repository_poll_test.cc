@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/server/model/repository_poll_fixture.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -368,7 +369,7 @@ TEST_F(RepositoryPollTest, TheThreadLooksAndEnds) {
   poll_ = std::make_unique<RepositoryPoll>(registry(), *metrics_, clock_);
   poll_->Watch(std::chrono::milliseconds(1));
   WriteModel("m", 2, 2);
-  while (Served() != 2) std::this_thread::yield();
+  WaitUntil([&] { return Served() == 2; });
   poll_.reset();
 }
 

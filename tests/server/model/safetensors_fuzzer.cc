@@ -19,7 +19,6 @@
 #include "operations/safetensors.h"
 #include "server/model/config.h"
 #include "tests/fuzz/expect.h"
-#include "tests/fuzz/memory_file.h"
 
 namespace normd::testing {
 namespace {

@@ -15,12 +15,12 @@
 #include <deque>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "base/mutex.h"
 #include "server/net/connection_loop.h"
 #include "tests/support/counting_metrics.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 
@@ -168,7 +168,7 @@ class ConnectionLoopTest : public ::testing::Test {
     return room;
   }
   void WaitOpen(std::int64_t connections) {
-    while (metrics_.open != connections) std::this_thread::yield();
+    WaitUntil([&] { return metrics_.open == connections; });
   }
   // A client that leaves after any part of `opening` takes its connection with it, whether the
   // loop has seen that part before or not.
@@ -186,7 +186,7 @@ class ConnectionLoopTest : public ::testing::Test {
           client.Send(opening.substr(0, size));
           if (seen) WaitOpen(1);
           client.Leave(how);
-          while (metrics_.accepted != accepted) std::this_thread::yield();
+          WaitUntil([&] { return metrics_.accepted == accepted; });
           WaitOpen(0);
         }
       }

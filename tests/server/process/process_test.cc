@@ -17,6 +17,7 @@
 
 #include "client/scrape/http_get.h"
 #include "tests/server/process/normd_process.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -127,7 +128,7 @@ TEST(ProcessTest, SigtermUnderLoadLosesNothingThatWasAccepted) {
   for (int i = 0; i < 6; ++i) {
     clients.emplace_back([&] { CallUntilRefused(normd, 1 << i, load); });
   }
-  while (load.answered < 50) std::this_thread::yield();
+  WaitUntil([&] { return load.answered >= 50; });
   normd.child().Signal(SIGTERM);
   EXPECT_EQ(normd.child().Wait(), 0) << normd.child().output();
   for (std::thread& client : clients) client.join();
@@ -220,7 +221,8 @@ TEST(ProcessTest, EveryCallOfAStopIsAnsweredOrUnavailable) {
     normd.child().Signal(SIGTERM);
     EXPECT_EQ(normd.child().Wait(), 0) << normd.child().output();
     // Beyond the process's end.
-    for (const int seen = refused; refused < seen + 8;) std::this_thread::yield();
+    const int seen = refused;
+    WaitUntil([&] { return refused >= seen + 8; });
     stop = true;
     for (std::thread& client : clients) client.join();
     EXPECT_EQ(others, 0) << "in round " << round;
@@ -428,12 +430,12 @@ TEST_F(ProcessModelsTest, LoadsOnSighupWhatHasCome) {
 void WaitForText(const std::string& path, const std::string& text) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   std::string found;
-  while (found.find(text) == std::string::npos) {
-    ASSERT_LT(std::chrono::steady_clock::now(), end) << "has no " << text << ": " << found;
+  WaitUntil([&] {
     std::ifstream file(path);
     found.assign(std::istreambuf_iterator<char>(file), {});
-    std::this_thread::yield();
-  }
+    return found.find(text) != std::string::npos || std::chrono::steady_clock::now() >= end;
+  });
+  EXPECT_NE(found.find(text), std::string::npos) << "has no " << text << ": " << found;
 }
 
 TEST_F(ProcessModelsTest, OpensItsLogFileAgainOnSighup) {

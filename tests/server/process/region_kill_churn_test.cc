@@ -1,6 +1,6 @@
-// Processes that share memory with a server, as a process too, for 20 s, or NORMD_CHURN_SECONDS and
+// Processes that share memory with a server, as a process too, for 8 s, or NORMD_CHURN_SECONDS and
 // until NORMD_CHURN_REQUESTS are answered: eight clients that come, verify each response and go, of
-// which one is killed (SIGKILL) every second, with requests inside. Every response is right, and in
+// which two a second are killed (SIGKILL), with requests inside. Every response is right, and in
 // the end the server has no more memory, descriptors and mappings than after a third of the time.
 
 #include <fcntl.h>
@@ -28,6 +28,7 @@
 #include "absl/strings/str_split.h"
 #include "client/scrape/http_get.h"
 #include "tests/server/process/normd_process.h"
+#include "tests/support/threads.h"
 
 extern char** environ;
 
@@ -149,7 +150,7 @@ class RegionKillChurnTest : public ::testing::Test {
 };
 
 TEST_F(RegionKillChurnTest, LeavesNothingOfProcessesThatAreKilled) {
-  const Seconds length(FromEnvironment("NORMD_CHURN_SECONDS", 20));
+  const Seconds length(FromEnvironment("NORMD_CHURN_SECONDS", 8));
   const double requests = FromEnvironment("NORMD_CHURN_REQUESTS", 0);
   const auto begin = std::chrono::steady_clock::now();
   const auto passed = [begin] { return Seconds(std::chrono::steady_clock::now() - begin); };
@@ -157,15 +158,15 @@ TEST_F(RegionKillChurnTest, LeavesNothingOfProcessesThatAreKilled) {
   for (std::size_t i = 0; i < kClients; ++i) clients.emplace_back([this, i] { RunClients(i); });
   const pid_t server = server_.child().pid();
   Footprint early;
-  for (int second = 1; passed() < length || Answered() < requests; ++second) {
-    std::this_thread::sleep_for(Seconds(second) - passed());
-    dies_[static_cast<std::size_t>(second % kClients)] = true;
+  for (int death = 1; passed() < length || Answered() < requests; ++death) {
+    std::this_thread::sleep_for(Seconds(death / 2.0) - passed());
+    dies_[static_cast<std::size_t>(death % kClients)] = true;
     if (early.mappings == 0 && passed() > length / 3) early = Footprint::Of(server);
   }
   const Footprint late = Footprint::Of(server);
   over_ = true;
   for (std::thread& client : clients) client.join();
-  while (Metric("normd_shared_regions{") != 0) std::this_thread::yield();
+  WaitUntil([&] { return Metric("normd_shared_regions{") == 0; });
   std::printf(
       "%.0f s, %.0f requests, %d clients went, %d were killed; %ld and %ld KiB, %ld and %ld "
       "descriptors, %ld and %ld mappings\n",

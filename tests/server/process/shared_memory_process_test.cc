@@ -14,7 +14,6 @@
 #include <fstream>
 #include <iterator>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -25,6 +24,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/server/process/normd_process.h"
 #include "tests/support/pass_descriptors.h"
+#include "tests/support/threads.h"
 #include "wire/region_message.h"
 
 namespace normd::testing {
@@ -117,7 +117,7 @@ TEST_F(SharedMemoryProcessTest, NormloadSeesWrongResponsesInRegions) {
       const char* const bytes_out =
           "normd_shared_tensor_bytes_total{direction=\"out\",memory=\"host\"}";
       const double wanted = MetricOf(server, bytes_out) + 100 * 2 * 4096 * 4;
-      while (MetricOf(server, bytes_out) < wanted) std::this_thread::yield();
+      WaitUntil([&] { return MetricOf(server, bytes_out) >= wanted; });
     };
     await_responses();
     std::ofstream(model + "/config.textproto") << "rms_norm { normalized_shape: 4096 eps: 1 }\n";

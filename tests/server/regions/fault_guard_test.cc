@@ -9,9 +9,9 @@
 #include <cstring>
 #include <memory>
 #include <thread>
-#include <vector>
 
 #include "tests/server/regions/shared_file.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -88,21 +88,17 @@ TEST(FaultGuardTest, ThreadsThatFaultAtOnceAllGoOn) {
 #endif
   constexpr int kThreads = 4;
   constexpr int kRounds = 200;
-  std::vector<std::thread> threads;
-  for (int thread = 0; thread < kThreads; ++thread) {
-    threads.emplace_back([] {
-      for (int round = 0; round < kRounds; ++round) {
-        SharedFile file(kBytes);
-        const Guarded guarded(file);
-        file.Resize(kPage);
-        std::thread second([&] { std::memset(guarded.data(), 1, kBytes); });
-        std::memset(guarded.data(), 2, kBytes);
-        second.join();
-        EXPECT_TRUE(guarded.broken());
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunThreads(kThreads, [](int) {
+    for (int round = 0; round < kRounds; ++round) {
+      SharedFile file(kBytes);
+      const Guarded guarded(file);
+      file.Resize(kPage);
+      std::thread second([&] { std::memset(guarded.data(), 1, kBytes); });
+      std::memset(guarded.data(), 2, kBytes);
+      second.join();
+      EXPECT_TRUE(guarded.broken());
+    }
+  });
 }
 
 // A sanitizer's handler, to which the guard hands on what is not its own, reports it and exits.

@@ -26,6 +26,7 @@
 #include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_page_locker.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -129,7 +130,7 @@ class PageLocksTest : public ::testing::Test {
 TEST_F(PageLocksTest, ARegionIsLockedUntilItIsUnmapped) {
   ASSERT_TRUE(Register("r", 2 * kPage).ok());
   locker_.WaitForCalls(1);
-  while (KindOf("r") != MemoryKind::kPinned) std::this_thread::yield();
+  WaitUntil([&] { return KindOf("r") == MemoryKind::kPinned; });
   EXPECT_EQ(Find("r")->facts().place.kind, MemoryKind::kHost) << "what was registered";
   EXPECT_TRUE(locker_.writable_all());
   EXPECT_EQ(metrics_.regions.locked_bytes, 2 * kPage);
@@ -184,7 +185,7 @@ TEST_F(PageLocksTest, WhatTheDriverRefusesWorksUnlocked) {
   locker_.Fail(absl::FailedPreconditionError("no more pages"));
   ASSERT_TRUE(Register("r").ok());
   locker_.WaitForCalls(1);
-  while (not_locked(PageLockRefusal::kDriver) == 0) std::this_thread::yield();
+  WaitUntil([&] { return not_locked(PageLockRefusal::kDriver) != 0; });
   EXPECT_EQ(KindOf("r"), MemoryKind::kHost);
   EXPECT_FALSE(Find("r")->broken());
   UnregisterAndWait("r");
@@ -294,9 +295,7 @@ TEST_F(PageLocksTest, AWaitIsBoundedAndTheRegionIsLockedLater) {
   EXPECT_EQ(log.count(), 2) << "one of each PageLocks";
   EXPECT_THAT(log.text(), HasSubstr("1 regions were not locked for the devices in time"));
   locker_.Release();
-  while (registry.Find("", "r").value()->place().kind != MemoryKind::kPinned) {
-    std::this_thread::yield();
-  }
+  WaitUntil([&] { return registry.Find("", "r").value()->place().kind == MemoryKind::kPinned; });
 }
 
 TEST_F(PageLocksTest, NoRequestWaitsForTheDriver) {
@@ -334,7 +333,7 @@ TEST_F(PageLocksTest, AReadOnlyRegionIsLockedForReading) {
 TEST_F(PageLocksTest, AFileThatWasMadeShorterBreaksALockedRegion) {
   ASSERT_TRUE(Register("r", 2 * kPage).ok());
   locker_.WaitForCalls(1);
-  while (KindOf("r") != MemoryKind::kPinned) std::this_thread::yield();
+  WaitUntil([&] { return KindOf("r") == MemoryKind::kPinned; });
   EXPECT_FALSE(Find("r")->broken());
   file_.Resize(2 * kPage);
   EXPECT_FALSE(Find("r")->broken());
@@ -371,7 +370,7 @@ TEST_F(PageLocksTest, WhatComesAndGoesLeavesNothing) {
     });
   }
   for (std::thread& client : clients) client.join();
-  while (metrics_.regions.mapped != 0) std::this_thread::yield();
+  WaitUntil([&] { return metrics_.regions.mapped == 0; });
   EXPECT_EQ(locker_.locked(), 0);
   EXPECT_EQ(metrics_.regions.locked_bytes, 0);
   EXPECT_EQ(MappingsOf(file_), mappings);

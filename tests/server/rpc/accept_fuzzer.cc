@@ -11,7 +11,6 @@
 #include "google/protobuf/stubs/logging.h"
 #include "server/accept/accept.h"
 #include "tests/fuzz/expect.h"
-#include "tests/server/rpc/request_checks.h"
 #include "tests/server/rpc/script_models.h"
 #include "tests/support/fake_clock.h"
 

@@ -22,6 +22,7 @@
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -327,7 +328,7 @@ TEST_F(AccessTest, FilesAreExchangedUnderLoadWithoutALostCall) {
                                 TokenLine("u", TokenOf(static_cast<char>('A' + round % 26))));
     folder_.Write("policy", absl::StrCat(kPolicy, "# ", round));
     EXPECT_TRUE(server.access().CheckFiles().ok());
-    while (answered < before + 3) std::this_thread::yield();
+    WaitUntil([&] { return answered >= before + 3; });
   }
   ended = true;
   for (std::thread& client : clients) client.join();

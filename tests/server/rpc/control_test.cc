@@ -1,4 +1,4 @@
-// The methods that control and describe the server, its health and its reflection.
+// The methods that control and describe the server, and its health.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,6 @@
 #include <iterator>
 #include <optional>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -20,7 +19,7 @@
 #include "server/rpc/probes.h"
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/test_server.h"
-#include "tests/wire/wire_writer.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -107,9 +106,9 @@ TEST(ControlTest, ListsHaveAThreadForWhichNobodyElseWaits) {
     });
   }
   auto& active = server.stop_parts().active;
-  while (active.count() < static_cast<std::int64_t>(std::size(methods)) && listed == 0) {
-    std::this_thread::yield();
-  }
+  WaitUntil([&] {
+    return active.count() >= static_cast<std::int64_t>(std::size(methods)) || listed != 0;
+  });
   v1::GetModelResponse model;
   EXPECT_TRUE(Get(server, "layer_norm_1024", model).ok());
   EXPECT_EQ(HealthOf(server, ""), Health::kServing);
@@ -320,7 +319,7 @@ class BusyLoaderTest : public ::testing::Test {
   }
   // Until so many calls are under way.
   void WaitForCalls(std::int64_t calls) {
-    while (server_.stop_parts().active.count() != calls) std::this_thread::yield();
+    WaitUntil([&] { return server_.stop_parts().active.count() == calls; });
   }
   // The loader goes on with what still waits.
   void Release() {
@@ -401,7 +400,7 @@ TEST(ControlTest, StopsServingWhenTheLastLaneFails) {
   EXPECT_EQ(Normalize(server, MakeRequest("instance_norm_64", {1, 64, 16})).error_code(),
             grpc::StatusCode::INTERNAL);
   ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kNotServing);
-  while (server.stop_parts().admission.ready()) std::this_thread::yield();
+  WaitUntil([&] { return !server.stop_parts().admission.ready(); });
   EXPECT_EQ(Normalize(server, MakeRequest("instance_norm_64", {1, 64, 16})).error_code(),
             grpc::StatusCode::UNAVAILABLE);
   // It can still be asked what is wrong.
@@ -417,17 +416,22 @@ TEST(HealthTest, AnswersForTheServerTheServiceAndEachModel) {
   Health health = Health::kUnknown;
   EXPECT_EQ(CheckHealth(server.NewChannel(), "nothing", &health).error_code(),
             grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(CheckHealth(server.NewChannel(), std::string(1 << 20, 'n'), &health).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST(HealthTest, WatchReportsEachChange) {
+TEST(HealthTest, WatchesReportEachChangeAlsoOfAModelThatIsNotThereYet) {
   TestServer server;
-  RawStream watch(server.NewChannel(), kWatch,
-                  HealthRequest(absl::StrCat(kService, "/group_norm_64_8")));
+  const std::string request = HealthRequest(absl::StrCat(kService, "/group_norm_64_8"));
+  RawStream watch(server.NewChannel(), kWatch, request);
   ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServing);
   ASSERT_TRUE(Unload(server, "group_norm_64_8").ok());
   ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServiceUnknown);
+  RawStream later(server.NewChannel(), kWatch, request);
+  ASSERT_EQ(ParseHealth(later.Read().value_or("")), Health::kServiceUnknown);
   ASSERT_TRUE(LoadModel(server, "group_norm_64_8").ok());
   ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServing);
+  ASSERT_EQ(ParseHealth(later.Read().value_or("")), Health::kServing);
 }
 
 void UnloadAll(TestServer& server) {
@@ -475,39 +479,6 @@ TEST(HealthTest, AServerThatMayHaveNoModelsIsReadyWithoutAny) {
   ExpectReady(server, true);
   server.stop_parts().readiness.Stop();
   ExpectReady(server, false);
-}
-
-TEST(HealthTest, AWatchOfAModelThatIsNotThereSeesItCome) {
-  TestServer server;
-  ASSERT_TRUE(Unload(server, "group_norm_64_8").ok());
-  RawStream watch(server.NewChannel(), kWatch,
-                  HealthRequest(absl::StrCat(kService, "/group_norm_64_8")));
-  ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServiceUnknown);
-  ASSERT_TRUE(LoadModel(server, "group_norm_64_8").ok());
-  ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServing);
-}
-
-TEST(HealthTest, RefusesAnEndlessName) {
-  TestServer server;
-  Health health = Health::kUnknown;
-  EXPECT_EQ(CheckHealth(server.NewChannel(), std::string(1 << 20, 'n'), &health).error_code(),
-            grpc::StatusCode::INVALID_ARGUMENT);
-}
-
-TEST(ReflectionTest, ListsTheServiceAndDescribesIt) {
-  TestServer server;
-  for (const std::string service :
-       {"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"}) {
-    const std::string info = absl::StrCat("/", service, "/ServerReflectionInfo");
-    RawStream list(server.NewChannel(), info, BytesField(7, ""));
-    const std::string services = list.Read().value_or("");
-    EXPECT_THAT(services, HasSubstr(kService));
-    EXPECT_THAT(services, HasSubstr(service));
-    RawStream describe(server.NewChannel(), info, BytesField(4, kService));
-    EXPECT_THAT(describe.Read().value_or(""), HasSubstr("Normalize"));
-    RawStream itself(server.NewChannel(), info, BytesField(4, service));
-    EXPECT_THAT(itself.Read().value_or(""), HasSubstr("ServerReflectionInfo")) << service;
-  }
 }
 
 }  // namespace

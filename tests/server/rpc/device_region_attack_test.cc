@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/server/rpc/device_region_fixture.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -159,7 +160,7 @@ TEST_F(DeviceRegionAttackTest, UnregisteredWhileInUse) {
     memory_.EndClient(allocation);
     std::thread waiter([&] { EXPECT_TRUE(UnregisterDevice("r", how).ok()); });
     inference::CudaSharedMemoryStatusResponse unused;
-    while (DeviceStatus("r", &unused).ok()) std::this_thread::yield();
+    WaitUntil([&] { return !DeviceStatus("r", &unused).ok(); });
     ExpectRefused(InRegions({}, {"r", kY}), Code::NOT_FOUND, "region \"r\" is not registered");
     EXPECT_EQ(memory_.opened(), 1) << "the request keeps it";
     call.FinishOk();

@@ -10,6 +10,7 @@
 
 #include "server/infer/infer_regions.h"
 #include "tests/server/rpc/device_region_fixture.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -101,7 +102,7 @@ TEST_F(DeviceRegionTest, RequestsOfAllWaysWaitTogetherAndAreRight) {
       EXPECT_EQ(response.raw_output_contents(0), expected);
     });
   }
-  while (server_.queue().waiting_requests() < 24) std::this_thread::yield();
+  WaitUntil([&] { return server_.queue().waiting_requests() >= 24; });
   server_.gate().Open();
   for (std::thread& call : calls) call.join();
   EXPECT_EQ(OutputAt(zero, kY), expected);

@@ -11,6 +11,7 @@
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -72,7 +73,7 @@ TEST(GracefulStopTest, FinishesAllThatWasAcceptedAndRefusesTheRest) {
   TestServer& server = stopping.server;
   StalledCall in_lane(server, SomeRequest());
   AsyncCall in_queue(server.stub(), SomeRequest());
-  while (server.queue().waiting_requests() == 0) std::this_thread::yield();
+  WaitUntil([&] { return server.queue().waiting_requests() != 0; });
 
   stopping.stop.Signal();
   stopping.WaitForRefusal();
@@ -155,7 +156,7 @@ TEST(GracefulStopTest, ASecondSignalAnswersWhatWaitsWithUnavailable) {
   TestServer& server = stopping.server;
   StalledCall in_lane(server, SomeRequest());
   AsyncCall in_queue(server.stub(), SomeRequest());
-  while (server.queue().waiting_requests() == 0) std::this_thread::yield();
+  WaitUntil([&] { return server.queue().waiting_requests() != 0; });
   stopping.stop.Signal();
   stopping.WaitForRefusal();
   stopping.stop.Signal();
@@ -194,7 +195,7 @@ TEST(GracefulStopTest, LosesNothingAcceptedUnderLoad) {
       }
     });
   }
-  while (answered < 100) std::this_thread::yield();
+  WaitUntil([&] { return answered >= 100; });
   stopping.stop.Signal();
   EXPECT_EQ(stopping.Join(), Outcome::kClean);
   for (std::thread& client : clients) client.join();

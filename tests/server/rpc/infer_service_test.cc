@@ -8,7 +8,6 @@
 #include <future>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,6 +17,7 @@
 #include "tests/server/rpc/infer_requests.h"
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/test_server.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -153,7 +153,7 @@ TEST_F(InferServiceTest, BothProtocolsShareBatches) {
   std::future<grpc::Status> infer = std::async(std::launch::async, [this] {
     return Infer(ToInfer(MakeRequest("instance_norm_64", {1, 64, 16, 4})));
   });
-  while (server_.queue().waiting_requests() < 2) std::this_thread::yield();
+  WaitUntil([&] { return server_.queue().waiting_requests() >= 2; });
   server_.gate().Open();
   EXPECT_TRUE(stalled.Wait().ok());
   ASSERT_TRUE(waiting.Wait().ok());

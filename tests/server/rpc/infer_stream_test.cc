@@ -13,13 +13,13 @@
 #include "server/rpc/infer_stream.h"
 #include "tests/server/rpc/infer_requests.h"
 #include "tests/server/rpc/test_server.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
 
 using ::testing::HasSubstr;
 using Code = grpc::StatusCode;
-using Inference = inference::GRPCInferenceService;
 
 inference::ModelInferRequest Numbered(int number, std::vector<std::int64_t> shape) {
   inference::ModelInferRequest request =
@@ -85,7 +85,7 @@ TEST(InferStreamTest, IsNotReadWhileAsManyRequestsAreInsideAsMayBe) {
   });
   server.gate().WaitForStalled(1);
   const auto inside = [&] { return server.stop_parts().admission.inflight_requests(); };
-  while (inside() < static_cast<std::int64_t>(kMaxInferStreamRequests)) std::this_thread::yield();
+  WaitUntil([&] { return inside() >= static_cast<std::int64_t>(kMaxInferStreamRequests); });
   server.gate().Open();
   for (int i = 0; i < kRequests; ++i) {
     const auto response = stream.Read();
@@ -106,10 +106,9 @@ TEST(InferStreamTest, ARequestThatFindsNoRoomIsRefusedAlone) {
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(stream.Send(Numbered(i, {1, 64, 64, 64})));
   server.gate().WaitForStalled(1);
   // The third has been judged when it is counted as refused.
-  while (server.Metric("normd_rejected_total{model=\"instance_norm_64\","
-                       "reason=\"inflight_requests\"}") < 1) {
-    std::this_thread::yield();
-  }
+  const std::string rejected =
+      "normd_rejected_total{model=\"instance_norm_64\",reason=\"inflight_requests\"}";
+  WaitUntil([&] { return server.Metric(rejected) >= 1; });
   server.gate().Open();
   EXPECT_EQ(stream.Read()->error_message(), "");
   EXPECT_EQ(stream.Read()->error_message(), "");

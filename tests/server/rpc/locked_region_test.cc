@@ -14,6 +14,7 @@
 #include "tests/server/rpc/region_fixture.h"
 #include "tests/support/fake_page_locker.h"
 #include "tests/support/temp_repository.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -120,7 +121,7 @@ TEST_P(LockedRegionTest, ARegistrationThatIsGivenUpIsLockedNevertheless) {
   server_.WaitIdle();
   EXPECT_EQ(Register(file_.key(), 0, kFileBytes).error_code(), Code::ALREADY_EXISTS);
   locker_.Release();
-  while (!Listed().page_locked()) std::this_thread::yield();
+  WaitUntil([&] { return Listed().page_locked(); });
 }
 
 TEST_P(LockedRegionTest, BesideMessagesAndOtherRegions) {
@@ -157,7 +158,7 @@ TEST_P(LockedRegionTest, WhatCannotBeLockedWorksWithoutIt) {
   WriteInput(file_, Plain());
   RegisterOk(file_, kFileBytes);
   const char* const kRefused = "normd_shared_regions_not_locked_total{reason=\"driver\"}";
-  while (server_.Metric(kRefused) == 0) std::this_thread::yield();
+  WaitUntil([&] { return server_.Metric(kRefused) != 0; });
   EXPECT_FALSE(Listed().page_locked());
   const auto infer = [&] { EXPECT_TRUE(Infer(InRegions({}, {"r", kY})).ok()); };
   EXPECT_EQ(PageableBytesOf(infer), kTensorBytes) << "x is gathered, y is not";
@@ -174,7 +175,7 @@ TEST_P(LockedRegionTest, UnregisteredWhileInUseItIsUnlockedBehindItsRequests) {
   EXPECT_EQ(locker_.unlocks(), 0);
   call.FinishOk();
   EXPECT_EQ(OutputIn(file_, kY), expected);
-  while (NamedRegions() != 0) std::this_thread::yield();
+  WaitUntil([&] { return NamedRegions() == 0; });
   EXPECT_EQ(locker_.unlocks(), 1);
   EXPECT_EQ(LockedBytes(), 0);
 }

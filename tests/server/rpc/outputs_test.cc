@@ -10,7 +10,6 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +21,7 @@
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/tensor.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -253,7 +253,7 @@ TEST_F(OutputsTest, RequestsThatAskForDifferentOutputsShareABatch) {
     for (const Names& names : asked) {
       calls.push_back(std::make_unique<AsyncCall>(server_.stub(), MakeRequestFor(one, names)));
     }
-    while (server_.queue().waiting_requests() < 3) std::this_thread::yield();
+    WaitUntil([&] { return server_.queue().waiting_requests() >= 3; });
     server_.gate().Open();
     for (std::size_t i = 0; i < calls.size(); ++i) {
       ASSERT_TRUE(calls[i]->Wait().ok()) << calls[i]->Wait().error_message();

@@ -16,17 +16,16 @@
 #include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/infer/infer_regions.h"
 #include "tests/server/rpc/region_fixture.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 using Code = grpc::StatusCode;
 
 constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
@@ -127,127 +126,6 @@ TEST_F(RegionAttackTest, RegionShorterThanItSays) {
   ExpectRefused(InRegions({"r", 0, kTensorBytes - 1}, {}), Code::INVALID_ARGUMENT, "byte_size");
 }
 
-class BoundedRequestTest : public RegionAttackTest {
- protected:
-  BoundedRequestTest() : RegionAttackTest(Bounded()) {}
-  static TestServerOptions Bounded() {
-    TestServerOptions options = WithSharedMemory();
-    options.accept.max_request_bytes = 16'000;
-    return options;
-  }
-};
-
-// Indexes are copied out of a region: no more of them than a request may have. Here they are wrong,
-// too, which nobody has looked at.
-TEST_F(BoundedRequestTest, SizesAreJudgedBeforeIndexesAreCopied) {
-  LoadStyles();
-  RegisterOk(file_, kFileBytes);
-  v1::NormalizeRequest request;
-  request.set_model("styles");
-  const auto add = [&](const char* name, v1::DataType dtype, std::vector<std::int64_t> shape,
-                       std::int64_t bytes) {
-    v1::Tensor& input = *request.add_inputs();
-    input.set_name(name);
-    input.set_dtype(dtype);
-    input.mutable_shape()->Add(shape.begin(), shape.end());
-    input.mutable_shared_memory()->set_region("r");
-    input.mutable_shared_memory()->set_byte_size(bytes);
-  };
-  add("x", v1::FLOAT32, {2, 64, 33}, kTensorBytes);
-  add("style_index", v1::INT64, {2}, 16);
-  const grpc::Status status = Normalize(request);
-  EXPECT_EQ(status.error_code(), Code::INVALID_ARGUMENT);
-  EXPECT_THAT(status.error_message(), HasSubstr("data: 16912 bytes, wanted at most 16000"));
-}
-
-class BudgetTest : public RegionAttackTest {
- protected:
-  // Held for a request of 4096 samples in regions: its indexes, which are copied, and each sample's
-  // weight and bias.
-  static constexpr std::int64_t kCount = 4096;
-  static constexpr std::int64_t kIndexBytes = kCount * 8;
-  static constexpr std::int64_t kHeldBytes = kIndexBytes + 2 * kCount * 64 * 4;
-  static constexpr std::int64_t kRegionBytes = 3 << 20;
-
-  explicit BudgetTest(std::int64_t budget = kHeldBytes) : RegionAttackTest(WithBudget(budget)) {}
-  static TestServerOptions WithBudget(std::int64_t budget) {
-    TestServerOptions options = WithSharedMemory();
-    options.admission.max_inflight_bytes = budget;
-    return options;
-  }
-  void SetUp() override {
-    LoadStyles();
-    RegisterOk(large_, kRegionBytes);
-    server_.WaitIdle();  // Calls hold their messages' bytes until they are over.
-  }
-  // x of float32 at 0, y over it, indexes behind it from `offset` on.
-  static v1::NormalizeRequest Styled(std::int64_t offset) {
-    constexpr std::int64_t kBytes = kCount * 64 * 4;
-    v1::NormalizeRequest request;
-    request.set_model("styles");
-    const auto place = [](auto* tensor, const char* name, std::int64_t at, std::int64_t bytes) {
-      tensor->set_name(name);
-      tensor->mutable_shared_memory()->set_region("r");
-      tensor->mutable_shared_memory()->set_offset(at);
-      tensor->mutable_shared_memory()->set_byte_size(bytes);
-    };
-    v1::Tensor& x = *request.add_inputs();
-    place(&x, "x", 0, kBytes);
-    x.set_dtype(v1::FLOAT32);
-    for (const std::int64_t dim : {kCount, std::int64_t{64}, std::int64_t{1}}) x.add_shape(dim);
-    v1::Tensor& indexes = *request.add_inputs();
-    place(&indexes, "style_index", kBytes + offset, kIndexBytes);
-    indexes.set_dtype(v1::INT64);
-    indexes.add_shape(kCount);
-    place(request.add_outputs(), "y", 0, kBytes);
-    return request;
-  }
-  // A request that ends well, or in an index that is none.
-  void Spoil(std::size_t offset) { std::memset(large_.data() + (1 << 20) + offset, 0x7f, 8); }
-
-  SharedFile large_{kRegionBytes};
-};
-
-// Indexes count once, at any address, and are what fills this budget exactly.
-TEST_F(BudgetTest, IndexesAreAdmittedBeforeTheyAreCopied) {
-  for (const std::int64_t offset : {0, 8, 3}) {
-    const grpc::Status status = Normalize(Styled(offset));
-    EXPECT_TRUE(status.ok()) << offset << ": " << status.error_message();
-    server_.WaitIdle();
-  }
-  Spoil(0);
-  for (int i = 0; i < 3; ++i) {
-    const grpc::Status status = Normalize(Styled(0));
-    EXPECT_EQ(status.error_code(), Code::INVALID_ARGUMENT);
-    EXPECT_THAT(status.error_message(), HasSubstr("input \"style_index\": data[0]: "));
-    EXPECT_TRUE(Unregister("r", "refuse").ok()) << "a request that was refused uses nothing";
-    RegisterOk(large_, kRegionBytes);
-    server_.WaitIdle();
-  }
-  const grpc::Status after = Normalize(Styled(8));
-  EXPECT_TRUE(after.ok()) << "refusals gave the budget back: " << after.error_message();
-  server_.WaitIdle();
-  EXPECT_EQ(server_.Metric("normd_inflight_bytes"), 0);
-}
-
-class SmallBudgetTest : public BudgetTest {
- protected:
-  SmallBudgetTest() : BudgetTest(kHeldBytes - 1) {}
-};
-
-// The indexes are wrong, which nobody has looked at: so none were copied.
-TEST_F(SmallBudgetTest, RefusedRequestsCopyNoIndexes) {
-  for (const std::size_t offset : {0, 3}) {
-    Spoil(offset);
-    const grpc::Status status = Normalize(Styled(static_cast<std::int64_t>(offset)));
-    EXPECT_EQ(status.error_code(), Code::INVALID_ARGUMENT);
-    EXPECT_THAT(status.error_message(), HasSubstr("request: needs 2129920 bytes, wanted at most"));
-    EXPECT_THAT(status.error_message(), Not(HasSubstr("data[")));
-    EXPECT_TRUE(Unregister("r", "refuse").ok()) << "a request that was refused uses nothing";
-    RegisterOk(large_, kRegionBytes);
-  }
-}
-
 // No SIGBUS ends the server, and the client hears that its request means nothing.
 TEST_F(RegionAttackTest, ShrunkWhileInUse) {
   for (const bool shrink_input : {true, false}) {
@@ -340,7 +218,7 @@ TEST_F(RegionAttackTest, UnregisteringMayWaitForWhatIsInside) {
       unregistered = true;
     });
     inference::SystemSharedMemoryStatusResponse unused;
-    while (Status("r", &unused).ok()) std::this_thread::yield();
+    WaitUntil([&] { return !Status("r", &unused).ok(); });
     EXPECT_EQ(NamedRegions(), 1);
     EXPECT_FALSE(unregistered);
     call.FinishOk();

@@ -1,6 +1,6 @@
-// Regions that come and go for 15 s, or NORMD_CHURN_SECONDS: eight clients
-// that register, infer and unregister, of which one dies every second, with a request inside, its
-// file cut off and its region left behind. Every response is right or a clear error, and in the end
+// Regions that come and go for 5 s, or NORMD_CHURN_SECONDS: eight clients that register, infer and
+// unregister, of which one dies three times a second, with a request inside, its file cut off and
+// its region left behind. Every response is right or a clear error, and in the end
 // the process has no more memory, descriptors and mappings than after a third of the time.
 
 #include <gtest/gtest.h>
@@ -20,6 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/server/rpc/region_fixture.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -31,7 +32,7 @@ constexpr int kClients = 8;
 
 Seconds TestLength() {
   const char* const seconds = std::getenv("NORMD_CHURN_SECONDS");
-  return Seconds(seconds != nullptr ? std::atof(seconds) : 15);
+  return Seconds(seconds != nullptr ? std::atof(seconds) : 5);
 }
 
 // What must not grow.
@@ -131,7 +132,7 @@ class RegionChurnTest : public RegionFixture {
                                  [&ended](const grpc::Status&) { ended = true; });
       file.Resize(0);
       context.TryCancel();
-      while (!ended) std::this_thread::yield();
+      WaitUntil([&] { return ended.load(); });
       stub_.reset();
       return false;
     }
@@ -167,11 +168,11 @@ TEST_F(RegionChurnTest, LeavesNothingOfClientsThatComeAndDie) {
   std::vector<std::thread> clients;
   for (int i = 0; i < kClients; ++i) clients.emplace_back([this, i] { RunClients(i); });
   Footprint early;
-  for (int second = 1; passed() < TestLength(); ++second) {
-    while (passed() < std::min(Seconds(second), TestLength())) {
+  for (int death = 1; passed() < TestLength(); ++death) {
+    while (passed() < std::min(Seconds(death / 3.0), TestLength())) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
-    dies_[static_cast<std::size_t>(second % kClients)] = true;
+    dies_[static_cast<std::size_t>(death % kClients)] = true;
     if (early.mappings == 0 && passed() > TestLength() / 3) early = Footprint::Read();
   }
   const Footprint late = Footprint::Read();

@@ -4,18 +4,23 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "tests/server/rpc/region_fixture.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Code = grpc::StatusCode;
 
 template <typename Texts>
@@ -170,7 +175,7 @@ TEST_F(RegionServiceTest, RequestsOfDifferentPlanesRideInOneBatch) {
   AsyncCall over_messages(server_.stub(), Plain(2));
   grpc::Status in_region;
   std::thread other([&] { in_region = Infer(InRegions({}, {"r", kY})); });
-  while (server_.queue().waiting_requests() < 2) std::this_thread::yield();
+  WaitUntil([&] { return server_.queue().waiting_requests() >= 2; });
   server_.gate().Open();
   other.join();
   ASSERT_TRUE(over_messages.Wait().ok());
@@ -205,8 +210,7 @@ TEST_F(RegionServiceTest, SharedMemoryCountsForNoBudget) {
   StalledInfer call(*this, InRegions({}, {"r", kY}));
   // What registered the region may not have left yet, as it leaves after its response.
   const absl::Time until = absl::Now() + absl::Seconds(10);
-  while (server_.Metric("normd_inflight_bytes") > 0 && absl::Now() < until)
-    std::this_thread::yield();
+  WaitUntil([&] { return server_.Metric("normd_inflight_bytes") == 0 || absl::Now() >= until; });
   EXPECT_EQ(server_.Metric("normd_inflight_bytes"), 0);
   call.FinishOk();
 }
@@ -237,6 +241,206 @@ TEST_F(RegionServiceTest, AnOutputMayBeExactlyTheInputThatItOverwrites) {
   const grpc::Status status = Infer(InRegions({}, {}));
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(OutputIn(file_, 0), Expected(plain));
+}
+
+// What the server tells of the memory that clients share, and where outputs go that are not named.
+
+class RegionListTest : public RegionFixture {};
+
+TEST_F(RegionListTest, TheOldestComesFirstWithItsAgeAndSize) {
+  EXPECT_EQ(List().regions_size(), 0);
+  RegisterOk(file_, 8192, "z", 4096);
+  RegisterOk(file_, 100, "a");
+  const v1::ListSharedMemoryResponse first = List();
+  ASSERT_EQ(first.regions_size(), 2);
+  const v1::SharedMemoryInfo& z = first.regions(0);
+  EXPECT_EQ(z.name(), "z");
+  EXPECT_EQ(z.kind(), v1::SharedMemoryInfo::NAMED);
+  EXPECT_EQ(z.owner(), "");
+  EXPECT_EQ(z.key(), file_.key());
+  EXPECT_EQ(z.offset(), 4096);
+  EXPECT_EQ(z.byte_size(), 8192);
+  EXPECT_TRUE(z.writable());
+  EXPECT_FALSE(z.in_use());
+  EXPECT_FALSE(z.broken());
+  EXPECT_EQ(first.regions(1).name(), "a");
+  EXPECT_GE(z.age_ns(), first.regions(1).age_ns());
+  EXPECT_GT(List().regions(0).age_ns(), z.age_ns());
+  ASSERT_TRUE(Unregister("z").ok());
+  ASSERT_EQ(List().regions_size(), 1);
+  EXPECT_EQ(List().regions(0).name(), "a");
+}
+
+TEST_F(RegionListTest, SaysWhatIsInUse) {
+  RegisterOk(file_, kFileBytes, "r");
+  RegisterOk(file_, 100, "idle");
+  StalledInfer call(*this, InRegions({}, {"r", kY}));
+  const v1::ListSharedMemoryResponse during = List();
+  call.FinishOk();
+  ASSERT_EQ(during.regions_size(), 2);
+  EXPECT_TRUE(during.regions(0).in_use());
+  EXPECT_FALSE(during.regions(1).in_use());
+  server_.WaitIdle();
+  EXPECT_FALSE(List().regions(0).in_use());
+}
+
+// What says only where an output goes changes nothing else in the response.
+TEST_F(RegionListTest, UnnamedOutputsComeAsIfNoneWereNamed) {
+  RegisterOk(file_, kFileBytes);
+  const v1::NormalizeRequest plain = Plain();
+  const std::string expected = Expected(plain);
+  v1::NormalizeRequest placed = plain;
+  v1::WantedOutput& output = *placed.add_outputs();
+  output.set_name("y");
+  output.mutable_shared_memory()->set_region("r");
+  output.mutable_shared_memory()->set_byte_size(kTensorBytes);
+  for (const bool unnamed : {false, true}) {
+    placed.set_unnamed_outputs(unnamed);
+    v1::NormalizeResponse response;
+    const grpc::Status status = Normalize(placed, &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    ASSERT_EQ(response.outputs_size(), 1);
+    EXPECT_EQ(response.outputs(0).name(), unnamed ? "" : "y");
+    EXPECT_EQ(response.outputs(0).shared_memory().region(), "r");
+    EXPECT_EQ(OutputIn(file_, 0), expected);
+  }
+  v1::NormalizeRequest asked = plain;
+  asked.add_outputs()->set_name("rstd");
+  for (const bool unnamed : {false, true}) {
+    asked.set_unnamed_outputs(unnamed);
+    v1::NormalizeResponse response;
+    const grpc::Status status = Normalize(asked, &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(response.outputs_size(), unnamed ? 2 : 1);
+    for (const v1::Tensor& tensor : response.outputs()) {
+      if (tensor.name() != "rstd") {
+        EXPECT_EQ(tensor.data(), expected);
+      }
+    }
+  }
+}
+
+// What requests in regions hold of the budgets: what is copied.
+
+class BoundedRequestTest : public RegionFixture {
+ protected:
+  BoundedRequestTest() : RegionFixture(Bounded()) {}
+  static TestServerOptions Bounded() {
+    TestServerOptions options = WithSharedMemory();
+    options.accept.max_request_bytes = 16'000;
+    return options;
+  }
+};
+
+// Indexes are copied out of a region: no more of them than a request may have. Here they are wrong,
+// too, which nobody has looked at.
+TEST_F(BoundedRequestTest, SizesAreJudgedBeforeIndexesAreCopied) {
+  LoadStyles();
+  RegisterOk(file_, kFileBytes);
+  v1::NormalizeRequest request;
+  request.set_model("styles");
+  const auto add = [&](const char* name, v1::DataType dtype, std::vector<std::int64_t> shape,
+                       std::int64_t bytes) {
+    v1::Tensor& input = *request.add_inputs();
+    input.set_name(name);
+    input.set_dtype(dtype);
+    input.mutable_shape()->Add(shape.begin(), shape.end());
+    input.mutable_shared_memory()->set_region("r");
+    input.mutable_shared_memory()->set_byte_size(bytes);
+  };
+  add("x", v1::FLOAT32, {2, 64, 33}, kTensorBytes);
+  add("style_index", v1::INT64, {2}, 16);
+  const grpc::Status status = Normalize(request);
+  EXPECT_EQ(status.error_code(), Code::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("data: 16912 bytes, wanted at most 16000"));
+}
+
+class BudgetTest : public RegionFixture {
+ protected:
+  // Held for a request of 4096 samples in regions: its indexes, which are copied, and each sample's
+  // weight and bias.
+  static constexpr std::int64_t kCount = 4096;
+  static constexpr std::int64_t kIndexBytes = kCount * 8;
+  static constexpr std::int64_t kHeldBytes = kIndexBytes + 2 * kCount * 64 * 4;
+  static constexpr std::int64_t kRegionBytes = 3 << 20;
+
+  explicit BudgetTest(std::int64_t budget = kHeldBytes) : RegionFixture(WithBudget(budget)) {}
+  static TestServerOptions WithBudget(std::int64_t budget) {
+    TestServerOptions options = WithSharedMemory();
+    options.admission.max_inflight_bytes = budget;
+    return options;
+  }
+  void SetUp() override {
+    LoadStyles();
+    RegisterOk(large_, kRegionBytes);
+    server_.WaitIdle();  // Calls hold their messages' bytes until they are over.
+  }
+  // x of float32 at 0, y over it, indexes behind it from `offset` on.
+  static v1::NormalizeRequest Styled(std::int64_t offset) {
+    constexpr std::int64_t kBytes = kCount * 64 * 4;
+    v1::NormalizeRequest request;
+    request.set_model("styles");
+    const auto place = [](auto* tensor, const char* name, std::int64_t at, std::int64_t bytes) {
+      tensor->set_name(name);
+      tensor->mutable_shared_memory()->set_region("r");
+      tensor->mutable_shared_memory()->set_offset(at);
+      tensor->mutable_shared_memory()->set_byte_size(bytes);
+    };
+    v1::Tensor& x = *request.add_inputs();
+    place(&x, "x", 0, kBytes);
+    x.set_dtype(v1::FLOAT32);
+    for (const std::int64_t dim : {kCount, std::int64_t{64}, std::int64_t{1}}) x.add_shape(dim);
+    v1::Tensor& indexes = *request.add_inputs();
+    place(&indexes, "style_index", kBytes + offset, kIndexBytes);
+    indexes.set_dtype(v1::INT64);
+    indexes.add_shape(kCount);
+    place(request.add_outputs(), "y", 0, kBytes);
+    return request;
+  }
+  // A request that ends well, or in an index that is none.
+  void Spoil(std::size_t offset) { std::memset(large_.data() + (1 << 20) + offset, 0x7f, 8); }
+
+  SharedFile large_{kRegionBytes};
+};
+
+// Indexes count once, at any address, and are what fills this budget exactly.
+TEST_F(BudgetTest, IndexesAreAdmittedBeforeTheyAreCopied) {
+  for (const std::int64_t offset : {0, 8, 3}) {
+    const grpc::Status status = Normalize(Styled(offset));
+    EXPECT_TRUE(status.ok()) << offset << ": " << status.error_message();
+    server_.WaitIdle();
+  }
+  Spoil(0);
+  for (int i = 0; i < 3; ++i) {
+    const grpc::Status status = Normalize(Styled(0));
+    EXPECT_EQ(status.error_code(), Code::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("input \"style_index\": data[0]: "));
+    EXPECT_TRUE(Unregister("r", "refuse").ok()) << "a request that was refused uses nothing";
+    RegisterOk(large_, kRegionBytes);
+    server_.WaitIdle();
+  }
+  const grpc::Status after = Normalize(Styled(8));
+  EXPECT_TRUE(after.ok()) << "refusals gave the budget back: " << after.error_message();
+  server_.WaitIdle();
+  EXPECT_EQ(server_.Metric("normd_inflight_bytes"), 0);
+}
+
+class SmallBudgetTest : public BudgetTest {
+ protected:
+  SmallBudgetTest() : BudgetTest(kHeldBytes - 1) {}
+};
+
+// The indexes are wrong, which nobody has looked at: so none were copied.
+TEST_F(SmallBudgetTest, RefusedRequestsCopyNoIndexes) {
+  for (const std::size_t offset : {0, 3}) {
+    Spoil(offset);
+    const grpc::Status status = Normalize(Styled(static_cast<std::int64_t>(offset)));
+    EXPECT_EQ(status.error_code(), Code::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("request: needs 2129920 bytes, wanted at most"));
+    EXPECT_THAT(status.error_message(), Not(HasSubstr("data[")));
+    EXPECT_TRUE(Unregister("r", "refuse").ok()) << "a request that was refused uses nothing";
+    RegisterOk(large_, kRegionBytes);
+  }
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,7 +22,6 @@
 #include "server/accept/audit_log.h"
 #include "server/rpc/infer_messages.h"
 #include "tests/fuzz/expect.h"
-#include "tests/server/rpc/request_checks.h"
 #include "tests/server/rpc/script_models.h"
 #include "tests/support/fake_clock.h"
 

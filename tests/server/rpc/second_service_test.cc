@@ -16,6 +16,7 @@
 #include "server/rpc/raw_service.h"
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/test_server.h"
+#include "tests/wire/wire_writer.h"
 #include "wire/grpc_slices.h"
 
 namespace normd::testing {
@@ -162,6 +163,24 @@ TEST_F(SecondServiceTest, IsRefusedWhileTheServerDrains) {
   server_.stop_parts().admission.Close();
   const grpc::Status status = Call("layer_norm_1024 1x1024\n" + std::string(4096, '\0'));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+// The server's reflection, for both versions of its protocol.
+
+TEST(ReflectionTest, ListsTheServiceAndDescribesIt) {
+  TestServer server;
+  for (const std::string service :
+       {"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"}) {
+    const std::string info = absl::StrCat("/", service, "/ServerReflectionInfo");
+    RawStream list(server.NewChannel(), info, BytesField(7, ""));
+    const std::string services = list.Read().value_or("");
+    EXPECT_THAT(services, HasSubstr("normd.v1.NormService"));
+    EXPECT_THAT(services, HasSubstr(service));
+    RawStream describe(server.NewChannel(), info, BytesField(4, "normd.v1.NormService"));
+    EXPECT_THAT(describe.Read().value_or(""), HasSubstr("Normalize"));
+    RawStream itself(server.NewChannel(), info, BytesField(4, service));
+    EXPECT_THAT(itself.Read().value_or(""), HasSubstr("ServerReflectionInfo")) << service;
+  }
 }
 
 }  // namespace

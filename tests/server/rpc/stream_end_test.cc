@@ -21,6 +21,7 @@
 #include "tests/server/rpc/stream_fixture.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/tensor.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -201,32 +202,44 @@ TEST(StreamEndTest, EndsAtItsDeadline) {
   ExpectNothingHeld(server);
 }
 
-TEST(StreamEndTest, GivesUpAClientThatSendsNothing) {
+TestServerOptions WithIdleTimeout(std::chrono::milliseconds timeout) {
   TestServerOptions options = SmallWindow();
-  options.calls.stream_idle_timeout = std::chrono::milliseconds(20);
-  TestServer server(options);
-  StreamClient client(server.stub());
-  client.SendHeader(Rows(2));
-  client.SendChunk("abcd");
-  const grpc::Status status = client.Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_THAT(status.error_message(), HasSubstr("the client sent and took nothing for 20 ms"));
-  ExpectNothingHeld(server);
+  options.calls.stream_idle_timeout = timeout;
+  return options;
 }
 
-TEST(StreamEndTest, GivesUpAClientThatTakesNothing) {
-  TestServerOptions options = SmallWindow();
-  options.calls.stream_idle_timeout = std::chrono::milliseconds(20);
-  TestServer server(options);
-  const v1::NormalizeRequest request = Rows(8192);  // 32 MiB: more than a connection buffers.
-  StreamClient client(server.stub());
+// Until its last word, the half-close, the client is waited for, but not for ever.
+TEST(StreamEndTest, GivesUpAClientThatSendsNothingMore) {
+  TestServer server(WithIdleTimeout(std::chrono::milliseconds(20)));
+  const v1::NormalizeRequest whole = Rows(1);
+  const std::function<void(StreamClient&)> sent[] = {
+      [](StreamClient&) {}, [](StreamClient& c) { c.SendHeader(Rows(2)), c.SendChunk("abcd"); },
+      [&](StreamClient& c) { c.SendHeader(whole), c.SendChunk(whole.inputs(0).data()); }};
+  for (const auto& send : sent) {
+    StreamClient client(server.stub());
+    send(client);
+    const grpc::Status status = client.Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+    EXPECT_THAT(status.error_message(), HasSubstr("the client sent and took nothing for 20 ms"));
+    ExpectNothingHeld(server);
+  }
+}
+
+// Sends the header and the data in the largest chunks; whether the stream took all of it.
+bool SendWhole(StreamClient& client, const v1::NormalizeRequest& request) {
   absl::string_view left = request.inputs(0).data();
   bool open = client.SendHeader(request);
   while (open && !left.empty()) {
     open = client.SendChunk(left.substr(0, static_cast<std::size_t>(kMaxChunk)));
     left.remove_prefix(static_cast<std::size_t>(kMaxChunk));
   }
-  EXPECT_FALSE(open);
+  return open;
+}
+
+TEST(StreamEndTest, GivesUpAClientThatTakesNothing) {
+  TestServer server(WithIdleTimeout(std::chrono::milliseconds(20)));
+  StreamClient client(server.stub());
+  EXPECT_FALSE(SendWhole(client, Rows(8192)));  // 32 MiB: more than a connection buffers.
   ExpectNothingHeld(server);
   // On a busy machine the time may be over between two messages: then the client hears why.
   EXPECT_THAT(client.Finish().error_code(),
@@ -235,19 +248,9 @@ TEST(StreamEndTest, GivesUpAClientThatTakesNothing) {
 
 // Its status waits behind the message that is being written; not for ever.
 TEST(StreamEndTest, GivesUpAClientThatTakesNothingOfAFailedStream) {
-  TestServerOptions options = SmallWindow();
-  options.calls.stream_idle_timeout = std::chrono::milliseconds(1000);
-  TestServer server(options);
-  const v1::NormalizeRequest request = Rows(8192);  // 32 MiB: more than a connection buffers.
+  TestServer server(WithIdleTimeout(std::chrono::milliseconds(1000)));
   StreamClient client(server.stub());
-  std::thread writer([&] {
-    absl::string_view left = request.inputs(0).data();
-    bool open = client.SendHeader(request);
-    while (open && !left.empty()) {
-      open = client.SendChunk(left.substr(0, kMaxChunk));
-      left.remove_prefix(kMaxChunk);
-    }
-  });
+  std::thread writer([&] { SendWhole(client, Rows(8192)); });
   // Until nothing moves any more, because the client does not take what is being written.
   double sent = 0;
   for (int still = 0; still < 20; ++still) {
@@ -275,41 +278,15 @@ TEST(StreamEndTest, AFailedLaneEndsTheStream) {
 TEST_P(StreamEndPathTest, FaultyStreamsLeaveNothingBehind) {
   TestServer server(Options());
   const int count = FaultyStreams();
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&, i] {
-      std::mt19937_64 random(norm::testing::TestSeed() + static_cast<std::uint64_t>(i));
-      for (int j = 0; j < count / 4; ++j) RunFaultyStream(server, random);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunThreads(4, [&](int i) {
+    std::mt19937_64 random(norm::testing::TestSeed() + static_cast<std::uint64_t>(i));
+    for (int j = 0; j < count / 4; ++j) RunFaultyStream(server, random);
+  });
   ExpectNothingHeld(server);
   const v1::NormalizeRequest request = Rows(20);
   const StreamResult result = NormalizeInChunks(server.stub(), request, ChunksOf(9999));
   ASSERT_TRUE(result.status.ok()) << result.status.error_message();
   EXPECT_TRUE(result.data == Normalized(server, request).outputs(0).data());
-}
-
-// Until its last word the client is waited for, but not for ever.
-TEST(StreamEndTest, GivesUpAClientThatSendsNoHeader) {
-  TestServerOptions options = SmallWindow();
-  options.calls.stream_idle_timeout = std::chrono::milliseconds(20);
-  TestServer server(options);
-  StreamClient client(server.stub());
-  EXPECT_EQ(client.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  ExpectNothingHeld(server);
-}
-
-TEST(StreamEndTest, GivesUpAClientThatDoesNotHalfClose) {
-  TestServerOptions options = SmallWindow();
-  options.calls.stream_idle_timeout = std::chrono::milliseconds(20);
-  TestServer server(options);
-  StreamClient client(server.stub());
-  const v1::NormalizeRequest request = Rows(1);
-  ASSERT_TRUE(client.SendHeader(request));
-  client.SendChunk(request.inputs(0).data());
-  EXPECT_EQ(client.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  ExpectNothingHeld(server);
 }
 
 }  // namespace

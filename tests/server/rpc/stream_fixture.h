@@ -10,12 +10,12 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/tensor.h"
+#include "tests/support/threads.h"
 
 namespace normd::testing {
 
@@ -59,9 +59,8 @@ inline void ExpectNothingHeld(TestServer& server) {
   // gRPC lets go of the last response's bytes on a thread of its own, soon after the call's end.
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   const std::string used = "normd_pool_bytes{pool=\"host\",state=\"used\"}";
-  while (server.Metric(used) > 0 && std::chrono::steady_clock::now() < give_up) {
-    std::this_thread::yield();
-  }
+  WaitUntil(
+      [&] { return server.Metric(used) == 0 || std::chrono::steady_clock::now() >= give_up; });
   EXPECT_EQ(server.Metric(used), 0);
 }
 

@@ -82,7 +82,9 @@ class Message {
     const std::size_t step = cut == 0 ? std::max<std::size_t>(wire.size(), 1)
                                       : std::max<std::size_t>(static_cast<std::size_t>(cut),
                                                               wire.size() / kMostCuts + 1);
-    for (std::size_t at = 0; at < wire.size(); at += step) Add(wire.substr(at, step), kept);
+    for (std::size_t at = 0; at < wire.size(); at += step) {
+      slices_.push_back(CountedSlice(wire.substr(at, step), kept));
+    }
     for (const grpc::Slice& slice : slices_) {
       views_.emplace_back(reinterpret_cast<const std::byte*>(slice.begin()), slice.size());
     }
@@ -91,23 +93,6 @@ class Message {
   absl::Span<const ConstBytes> views() const { return views_; }
 
  private:
-  void Add(absl::string_view bytes, std::int64_t& kept) {
-    struct Owned {
-      std::unique_ptr<char[]> memory;
-      std::int64_t& kept;
-    };
-    auto* const owned = new Owned{std::make_unique<char[]>(bytes.size()), kept};
-    std::copy(bytes.begin(), bytes.end(), owned->memory.get());
-    ++kept;
-    slices_.emplace_back(
-        owned->memory.get(), bytes.size(),
-        [](void* data) {
-          const std::unique_ptr<Owned> gone(static_cast<Owned*>(data));
-          --gone->kept;
-        },
-        owned);
-  }
-
   std::vector<grpc::Slice> slices_;
   std::vector<ConstBytes> views_;
 };

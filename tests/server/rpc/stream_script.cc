@@ -14,6 +14,7 @@
 #include "grpcpp/support/server_callback.h"
 #include "normd/v1/norm_service.pb.h"
 #include "server/rpc/stream_call.h"
+#include "tests/fuzz/expect.h"
 #include "tests/server/rpc/script_models.h"
 #include "tests/support/fake_clock.h"
 
@@ -171,36 +172,11 @@ class Transport final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byte
   StreamCall& call_;
 };
 
-// The script's bytes; zeros after its end.
-class Reader {
- public:
-  explicit Reader(absl::string_view script) : left_(script) {}
-  bool done() const { return left_.empty(); }
-  int Byte() {
-    if (left_.empty()) return 0;
-    const int byte = static_cast<unsigned char>(left_.front());
-    left_.remove_prefix(1);
-    return byte;
-  }
-  int Word() {
-    const int low = Byte();
-    return low | Byte() << 8;
-  }
-  absl::string_view Bytes(std::size_t size) {
-    const absl::string_view bytes = left_.substr(0, size);
-    left_.remove_prefix(bytes.size());
-    return bytes;
-  }
-
- private:
-  absl::string_view left_;
-};
-
 class Play final : public BatchRunner {
  public:
   explicit Play(absl::string_view script)
-      : reader_(script),
-        options_(reader_.Byte()),
+      : script_(script),
+        options_(script_.Byte()),
         limits_(kLimits[static_cast<std::size_t>(options_ >> kWindowBit & 3)]),
         admission_(
             {.max_inflight_bytes = kBudgets[static_cast<std::size_t>(options_ >> kBudgetBit & 3)],
@@ -224,8 +200,8 @@ class Play final : public BatchRunner {
   }
 
   std::string Run() {
-    while (!reader_.done() && !transport_->finished) {
-      Perform(static_cast<Op>(reader_.Byte() % kOps));
+    while (!script_.Rest().empty() && !transport_->finished) {
+      Perform(static_cast<Op>(script_.Byte() % kOps));
       CheckWindow();
     }
     for (int idle = 0; !transport_->finished && idle < 2;) idle = GoOn() ? 0 : idle + 1;
@@ -252,10 +228,10 @@ class Play final : public BatchRunner {
     switch (op) {
       case kHeader: return SendHeader();
       case kChunk: {
-        const std::int64_t size = reader_.Word() % (2 * MaxChunk() + 2);
-        return SendChunk(size, reader_.Byte());
+        const std::int64_t size = script_.Word() % (2 * MaxChunk() + 2);
+        return SendChunk(size, script_.Byte());
       }
-      case kLargest: return SendChunk(std::min(MaxChunk(), bytes_ - sent_), reader_.Byte());
+      case kLargest: return SendChunk(std::min(MaxChunk(), bytes_ - sent_), script_.Byte());
       case kRaw: return SendRaw();
       case kHalfClose: return HalfClose();
       case kWritten: return EndWrite(true);
@@ -268,7 +244,7 @@ class Play final : public BatchRunner {
         must_fail_ = true;
         return call_->Abort(absl::UnavailableError("the server stops"));
       case kAdvance:
-        clock_.Advance(std::chrono::milliseconds(reader_.Byte()));
+        clock_.Advance(std::chrono::milliseconds(script_.Byte()));
         // Pieces may have waited for too long.
         may_fail_ = may_fail_ || (options_ & kTimesOut) != 0;
         queue_.ExpireDue();
@@ -281,10 +257,10 @@ class Play final : public BatchRunner {
 
   void SendHeader() {
     static constexpr const char* kModels[] = {"first", "last", "rows", "absent", "fused"};
-    const int model = reader_.Byte() % 5;
-    const int samples = reader_.Byte() % 8;
-    const int spatial = reader_.Word() % 400 + 1;
-    const bool half = reader_.Byte() % 2 == 1;
+    const int model = script_.Byte() % 5;
+    const int samples = script_.Byte() % 8;
+    const int spatial = script_.Word() % 400 + 1;
+    const bool half = script_.Byte() % 2 == 1;
     v1::NormalizeStreamRequest message;
     v1::NormalizeRequest& header = *message.mutable_header();
     header.set_model(kModels[model]);
@@ -334,9 +310,9 @@ class Play final : public BatchRunner {
   }
 
   void SendRaw() {
-    const auto size = static_cast<std::size_t>(reader_.Byte());
-    const int cut = reader_.Byte();
-    const std::string wire(reader_.Bytes(size));
+    const auto size = static_cast<std::size_t>(script_.Byte());
+    const int cut = script_.Byte();
+    const std::string wire(script_.Bytes(size));
     if (transport_->reading == nullptr) return;
     v1::NormalizeStreamRequest message;
     const bool parses = message.ParseFromString(wire);
@@ -359,33 +335,16 @@ class Play final : public BatchRunner {
         cut == 0 ? std::max<std::size_t>(wire.size(), 1)
                  : std::max<std::size_t>(static_cast<std::size_t>(cut) * 8 - 7, wire.size() / 256);
     for (std::size_t at = 0; at < wire.size(); at += step) {
-      slices.push_back(MakeSlice(absl::string_view(wire).substr(at, step)));
-      if (cut % 3 == 1 && at == 0) slices.push_back(MakeSlice(""));
+      slices.push_back(CountedSlice(absl::string_view(wire).substr(at, step), held_slices_));
+      if (cut % 3 == 1 && at == 0) slices.push_back(CountedSlice("", held_slices_));
     }
-    if (wire.empty()) slices.push_back(MakeSlice(""));
+    if (wire.empty()) slices.push_back(CountedSlice("", held_slices_));
     *std::exchange(transport_->reading, nullptr) = ByteBuffer(slices.data(), slices.size());
     slices.clear();
     call_->OnReadDone(true);
   }
 
   // In memory of its own and exact size, and counted.
-  grpc::Slice MakeSlice(absl::string_view bytes) {
-    struct Owned {
-      std::unique_ptr<char[]> memory;
-      std::int64_t& held;
-    };
-    auto* owned = new Owned{std::make_unique<char[]>(bytes.size()), held_slices_};
-    std::copy(bytes.begin(), bytes.end(), owned->memory.get());
-    ++held_slices_;
-    return grpc::Slice(
-        owned->memory.get(), bytes.size(),
-        [](void* data) {
-          const std::unique_ptr<Owned> gone(static_cast<Owned*>(data));
-          --gone->held;
-        },
-        owned);
-  }
-
   void HalfClose() {
     if (transport_->reading == nullptr) return;
     if (!has_header_ || sent_ < bytes_) must_fail_ = true;
@@ -409,7 +368,7 @@ class Play final : public BatchRunner {
 
   void EndBatch(const absl::Status& status) {
     if (batches_.empty()) return;
-    const auto which = batches_.begin() + reader_.Byte() % static_cast<int>(batches_.size());
+    const auto which = batches_.begin() + script_.Byte() % static_cast<int>(batches_.size());
     std::unique_ptr<Batch> batch = std::move(*which);
     batches_.erase(which);
     Compute(std::move(batch), status);
@@ -552,7 +511,7 @@ class Play final : public BatchRunner {
     if (accept_.active.count() != 0) transport_->Broken("a call in the count");
   }
 
-  Reader reader_;
+  Script script_;
   const int options_;
   const StreamLimits limits_;
   FakeClock clock_;

@@ -16,6 +16,7 @@
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/stream_fixture.h"
 #include "tests/server/rpc/test_server.h"
+#include "tests/support/threads.h"
 #include "wire/normalize_request.h"
 
 namespace normd::testing {
@@ -36,9 +37,7 @@ TEST(StreamWindowTest, StopsReadingWhenTheWindowIsFullAndGoesOnWhenThereIsRoom) 
   server.gate().WaitForStalled(1);
   const std::int64_t window_pieces = (kWindow - kMaxChunk) / kPiece + 1;
   const std::string in = "normd_payload_bytes_total{direction=\"in\"}";
-  while (server.Metric(in) < static_cast<double>(window_pieces * kPiece)) {
-    std::this_thread::yield();
-  }
+  WaitUntil([&] { return server.Metric(in) >= static_cast<double>(window_pieces * kPiece); });
   for (int i = 0; i < 50; ++i) {
     grpc::ClientContext context;
     v1::GetServerInfoResponse info;
@@ -66,7 +65,7 @@ TEST(StreamWindowTest, AClientThatNeverReadsHoldsNoMoreThanTheWindow) {
   });
   // The window, and what the transport holds on its way.
   const std::string in = "normd_payload_bytes_total{direction=\"in\"}";
-  while (server.Metric(in) < kWindow - kMaxChunk) std::this_thread::yield();
+  WaitUntil([&] { return server.Metric(in) >= kWindow - kMaxChunk; });
   for (int i = 0; i < 50; ++i) {
     grpc::ClientContext context;
     v1::GetServerInfoResponse info;
@@ -128,17 +127,13 @@ TEST(StreamWindowTest, ManyStreamsShareABudgetOfOne) {
   TestServer server(options);
   // Rows of 48 KiB, the largest that the window takes.
   const v1::NormalizeRequest request = MakeRequest("instance_norm_64", {1, 64, 12288});
-  std::vector<std::thread> clients;
-  for (int i = 0; i < 12; ++i) {
-    clients.emplace_back([&, i] {
-      const auto stub = v1::NormService::NewStub(server.NewChannel());
-      const StreamResult result =
-          NormalizeInChunks(*stub, request, ChunksOf(static_cast<std::size_t>(1000 + 999 * i)));
-      EXPECT_TRUE(result.status.ok()) << result.status.error_message();
-      EXPECT_EQ(result.data.size(), request.inputs(0).data().size());
-    });
-  }
-  for (std::thread& client : clients) client.join();
+  RunThreads(12, [&](int i) {
+    const auto stub = v1::NormService::NewStub(server.NewChannel());
+    const StreamResult result =
+        NormalizeInChunks(*stub, request, ChunksOf(static_cast<std::size_t>(1000 + 999 * i)));
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    EXPECT_EQ(result.data.size(), request.inputs(0).data().size());
+  });
   ExpectNothingHeld(server);
 }
 

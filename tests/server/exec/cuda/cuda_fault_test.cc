@@ -4,7 +4,6 @@
 
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "operations/kernel_program.h"
 #include "tests/server/exec/cuda/cuda_fixture.h"

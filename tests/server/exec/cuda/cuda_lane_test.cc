@@ -14,6 +14,7 @@
 #include "server/batching/batch_queue.h"
 #include "server/exec/executor.h"
 #include "tests/server/exec/cuda/cuda_fixture.h"
+#include "tests/server/exec/device/device_lane_backend.h"
 #include "tests/support/lane_request.h"
 #include "tests/support/request_probe.h"
 
@@ -180,4 +181,15 @@ TEST_F(CudaLaneTest, MemoryThatIsNotThereIsRefusedWithTheNumbersAndHurtsNobody) 
 }
 
 }  // namespace
+
+// What lane_test.cc runs on here.
+
+std::vector<std::string> LanePaths() { return {"Copied", "Mapped"}; }
+
+std::unique_ptr<LaneBackend> MakeLaneBackend(const std::string& path) {
+  if (CudaDeviceCount() == 0) return nullptr;
+  return std::make_unique<DeviceLaneBackend>(*OpenCudaDevice(0), SmallLanes(1), path,
+                                             Closeness::kDeviceKernels);
+}
+
 }  // namespace normd

@@ -17,13 +17,10 @@
 #include "tests/support/counting_metrics.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/mix_operation.h"
-#include "tests/support/mix_request.h"
 #include "tests/support/tensor.h"
 
 namespace normd {
 namespace {
-
-using testing::HasSubstr;
 
 constexpr MemoryPlace kHost = {MemoryKind::kHost};
 constexpr MemoryPlace kPinned = {MemoryKind::kPinned};
