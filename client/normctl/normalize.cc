@@ -14,7 +14,6 @@
 #include "client/normctl/command.h"
 #include "client/normctl/print.h"
 #include "client/normctl/progress_bar.h"
-#include "client/normctl/shared_files.h"
 #include "client/normctl/stream_files.h"
 #include "client/normctl/tensor_files.h"
 #include "client/tensor/npy.h"

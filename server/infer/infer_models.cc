@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/shape_pattern.h"
+#include "base/shape.h"
 #include "google/protobuf/descriptor.h"
 #include "server/metrics/metrics.h"
 #include "server/model/data_type.h"

@@ -1,4 +1,4 @@
-#include "base/shape_pattern.h"
+#include "base/shape.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "operations/channel_range.h"
+#include "operations/geometry.h"
 
 #include <cstddef>
 
