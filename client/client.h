@@ -16,7 +16,6 @@
 #include "client/caller.h"
 #include "client/channel_security.h"
 #include "client/health.h"
-#include "client/pending_call.h"
 #include "client/request.h"
 #include "client/response.h"
 #include "client/stream.h"

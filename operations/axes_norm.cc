@@ -5,9 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "operations/field_checks.h"
-#include "operations/layer_norm.h"
 #include "operations/makers.h"
-#include "operations/rms_norm.h"
+#include "operations/normalized_shape_norm.h"
 
 namespace normd {
 namespace {

@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "server/identity/names.h"
+#include "server/identity/identity.h"
 
 namespace normd {
 

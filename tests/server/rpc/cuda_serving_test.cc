@@ -55,7 +55,7 @@ const std::vector<Kind>& Kinds() {
   return kinds;
 }
 
-norm::DType ToDType(v1::DataType dtype) { return *FromProto(dtype); }
+norm::DType ToDType(v1::DataType dtype) { return *FromProtocol(dtype); }
 
 v1::Tensor RandomTensor(v1::DataType dtype, const std::vector<std::int64_t>& shape,
                         std::mt19937_64& random) {
