@@ -1,6 +1,5 @@
 #include "client/stream_transport.h"
 
-#include <chrono>
 #include <cstddef>
 #include <utility>
 

@@ -6,7 +6,6 @@
 #include "absl/strings/str_join.h"
 #include "operations/field_checks.h"
 #include "operations/makers.h"
-#include "operations/normalized_shape_norm.h"
 
 namespace normd {
 namespace {

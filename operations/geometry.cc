@@ -1,7 +1,5 @@
 #include "operations/geometry.h"
 
-#include <cstddef>
-
 #include "kernels/norm.h"
 
 namespace normd {

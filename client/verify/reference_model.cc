@@ -3,8 +3,6 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -19,7 +17,6 @@
 #include "google/protobuf/text_format.h"
 #include "kernels/reference.h"
 #include "kernels/segment_tensors.h"
-#include "operations/kernel_program.h"
 #include "operations/match_inputs.h"
 #include "operations/operations.h"
 #include "operations/parameters.h"
