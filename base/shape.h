@@ -1,5 +1,5 @@
-// The shape of a tensor. Every size that a client sends passes through here, so that no product of
-// dimensions is ever taken unchecked.
+// The shape of a tensor, and the patterns of shapes. Every size that a client sends passes through
+// here, so that no product of dimensions is ever taken unchecked.
 
 #ifndef NORMD_BASE_SHAPE_H_
 #define NORMD_BASE_SHAPE_H_

@@ -1,4 +1,4 @@
-// The size of a stream's window and of its pieces.
+// The pieces of a stream: their size and order, and the size of its window.
 
 #ifndef NORMD_SERVER_ACCEPT_STREAM_PLAN_H_
 #define NORMD_SERVER_ACCEPT_STREAM_PLAN_H_
