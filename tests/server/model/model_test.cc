@@ -12,6 +12,7 @@
 
 #include "server/model/config.h"
 #include "tests/server/model/zero_parameter.h"
+#include "wire/tensor_message.h"
 
 namespace normd::testing {
 namespace {

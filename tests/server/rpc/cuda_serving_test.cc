@@ -24,6 +24,7 @@
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/tensor.h"
+#include "wire/tensor_message.h"
 
 namespace normd::testing {
 namespace {
