@@ -1,6 +1,18 @@
 #include "base/printable.h"
 
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+
 namespace normd {
+
+bool IsName(absl::string_view text, std::size_t max_bytes, absl::string_view marks) {
+  const auto is_plain = [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)); };
+  return !text.empty() && text.size() <= max_bytes && is_plain(text.front()) &&
+         std::all_of(text.begin(), text.end(), [&](char c) {
+           return is_plain(c) || marks.find(c) != absl::string_view::npos;
+         });
+}
 
 std::string Printable(absl::string_view text, std::size_t max_bytes) {
   constexpr char kHex[] = "0123456789abcdef";

@@ -46,4 +46,19 @@ std::int64_t Shape::Product(int first, int last) const {
 
 std::string Shape::ToString() const { return absl::StrCat("[", absl::StrJoin(dims_, ", "), "]"); }
 
+std::string PatternText(absl::Span<const std::int64_t> pattern) {
+  const auto dimension = [](std::string* out, std::int64_t size) {
+    if (size == kAnySize) {
+      out->append("?");
+    } else if (size == kAnyDimensions) {
+      out->append("*");
+    } else if (size == kOwnDimensions) {
+      out->append("*'");
+    } else {
+      absl::StrAppend(out, size);
+    }
+  };
+  return absl::StrCat("[", absl::StrJoin(pattern, ", ", dimension), "]");
+}
+
 }  // namespace normd

@@ -1,5 +1,5 @@
-// The shape of a tensor. Every size that a client sends passes through here, so that no product of
-// dimensions is ever taken unchecked.
+// The shape of a tensor, and the patterns of shapes. Every size that a client sends passes through
+// here, so that no product of dimensions is ever taken unchecked.
 
 #ifndef NORMD_BASE_SHAPE_H_
 #define NORMD_BASE_SHAPE_H_
@@ -46,6 +46,20 @@ class Shape {
  private:
   absl::InlinedVector<std::int64_t, 6> dims_;
 };
+
+// The special values of a pattern, in place of sizes. norm_service.proto (TensorInfo) says the same
+// to clients.
+inline constexpr std::int64_t kAnySize = -1;        // One dimension of any size.
+inline constexpr std::int64_t kAnyDimensions = -2;  // Any number of them, also none.
+inline constexpr std::int64_t kOwnDimensions = -3;  // The same, independent of the other tensors.
+
+// Sizes, kAnySize and, at most once, kAnyDimensions or kOwnDimensions. Images are {kAnySize, 64,
+// kAnyDimensions}, rows are {kAnyDimensions, 4096}.
+using ShapePattern = absl::InlinedVector<std::int64_t, 4>;
+
+// "[?, 64, *]", or with dimensions of its own "[?, 64, *']"; unknown numbers are printed as they
+// are.
+std::string PatternText(absl::Span<const std::int64_t> pattern);
 
 }  // namespace normd
 

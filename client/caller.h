@@ -10,12 +10,21 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
-#include "client/pending_call.h"
 #include "client/request.h"
 #include "client/response.h"
-#include "client/stream_call.h"
+#include "client/stream_request.h"
 
 namespace normd::client {
+
+struct StreamedTensor;
+
+// A call in flight. Thread-safe. Dropping it does not end the call.
+class PendingCall {
+ public:
+  virtual ~PendingCall() = default;
+  // Asks for an early end: `done` then receives CANCELLED, or the response if that is faster.
+  virtual void Cancel() = 0;
+};
 
 // Thread-safe.
 class Caller {

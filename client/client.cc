@@ -27,18 +27,6 @@ constexpr std::chrono::milliseconds kSecondAttempt{500};
 
 constexpr int kKeepaliveTimeoutMs = 10000;
 
-using SystemTime = std::chrono::system_clock::time_point;
-
-// A timeout beyond the largest time ends there.
-SystemTime DeadlineOf(Duration timeout) {
-  const SystemTime now = std::chrono::system_clock::now();
-  return timeout < SystemTime::max() - now ? now + timeout : SystemTime::max();
-}
-
-void SetTimeout(grpc::ClientContext& context, Duration timeout) {
-  if (timeout != kNoTimeout) context.set_deadline(DeadlineOf(timeout));
-}
-
 absl::Status ToAbsl(const grpc::Status& status, const std::string& target) {
   if (status.ok()) return absl::OkStatus();
   const auto code = static_cast<absl::StatusCode>(status.error_code());
@@ -100,6 +88,47 @@ void KeepCallbackThreads() {
   static_cast<void>(keeper);
 }
 
+template <typename Stub, typename Request, typename Response>
+using Method = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&, Response*);
+
+// A request that names a version of a model.
+template <typename Request>
+Request Naming(absl::string_view model, std::int64_t version) {
+  Request request;
+  request.set_model(std::string(model));
+  request.set_version(version);
+  return request;
+}
+
+// The model in a response.
+template <typename Response>
+absl::StatusOr<v1::ModelInfo> ModelIn(absl::StatusOr<Response> response) {
+  if (!response.ok()) return response.status();
+  return std::move(*response->mutable_model());
+}
+
+// The result of a call that ends on one of gRPC's threads, for a thread that waits for it.
+template <typename Result>
+class Awaited {
+ public:
+  void Set(absl::StatusOr<Result> result) {
+    // Signalled under the lock: otherwise the waiter could be gone before the signal.
+    MutexLock lock(mutex_);
+    result_.emplace(std::move(result));
+    arrived_.SignalAll();
+  }
+  absl::StatusOr<Result> Wait() {
+    MutexLock lock(mutex_);
+    while (!result_.has_value()) arrived_.Wait(mutex_);
+    return *std::move(result_);
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar arrived_;
+  std::optional<absl::StatusOr<Result>> result_ ABSL_GUARDED_BY(mutex_);
+};
+
 struct Connection {
   std::string target;
   std::shared_ptr<grpc::Channel> channel;  // shared: with the stubs.
@@ -145,31 +174,26 @@ struct Client::Impl {
   std::unique_ptr<inference::GRPCInferenceService::Stub> inference_stub;
   std::unique_ptr<grpc::GenericStub> generic_stub;
 
-  // Runs one of the stub's blocking functions.
-  template <typename Request, typename Response>
-  absl::StatusOr<Response> Call(grpc::Status (v1::NormService::Stub::*method)(grpc::ClientContext*,
-                                                                              const Request&,
-                                                                              Response*),
-                                const Request& request, Duration timeout) {
-    grpc::ClientContext context;
+  // Runs one of a stub's blocking functions.
+  template <typename Stub, typename Request, typename Response>
+  absl::StatusOr<Response> Call(Stub& from, Method<Stub, Request, Response> method,
+                                const Request& request, Duration timeout,
+                                grpc::ClientContext&& context = {}) {
     SetTimeout(context, timeout);
     Response response;
-    const grpc::Status status = (stub.get()->*method)(&context, request, &response);
+    const grpc::Status status = (from.*method)(&context, request, &response);
     if (!status.ok()) return ToAbsl(status, connection->target);
     return response;
   }
-
-  // The same for calls that unregister memory, which wait until no request uses it.
+  // Unregisters memory, and waits until no request uses it.
   template <typename Request, typename Response>
-  absl::Status Unregister(grpc::Status (inference::GRPCInferenceService::Stub::*method)(
-                              grpc::ClientContext*, const Request&, Response*),
-                          const Request& request, Duration timeout) {
+  absl::Status Unregister(Method<inference::GRPCInferenceService::Stub, Request, Response> method,
+                          const std::string& name, Duration timeout) {
     grpc::ClientContext context;
     context.AddMetadata("normd-in-use", "wait");
-    SetTimeout(context, timeout);
-    Response unused;
-    const grpc::Status status = (inference_stub.get()->*method)(&context, request, &unused);
-    return status.ok() ? absl::OkStatus() : ToAbsl(status, connection->target);
+    Request request;
+    request.set_name(name);
+    return Call(*inference_stub, method, request, timeout, std::move(context)).status();
   }
 };
 
@@ -218,7 +242,7 @@ const std::string& Client::target() const { return impl_->connection->target; }
 
 bool Client::Connect(Duration timeout) {
   grpc::Channel& channel = *impl_->connection->channel;
-  SystemTime end = DeadlineOf(timeout);
+  auto end = DeadlineOf(timeout);
   bool has_failed = false;
   for (;;) {
     const grpc_connectivity_state state = channel.GetState(/*try_to_connect=*/true);
@@ -252,21 +276,12 @@ absl::StatusOr<std::shared_ptr<PendingCall>> Client::NormalizeAsync(const Normal
 }
 
 absl::StatusOr<NormalizeResponse> Client::Normalize(const NormalizeRequest& request) {
-  struct Reply {
-    Mutex mutex;
-    CondVar arrived;
-    std::optional<absl::StatusOr<NormalizeResponse>> response ABSL_GUARDED_BY(mutex);
-  } reply;
+  Awaited<NormalizeResponse> reply;
   const auto call = NormalizeAsync(request, [&reply](absl::StatusOr<NormalizeResponse> response) {
-    // Signalled under the lock: otherwise the waiter could be gone before the signal.
-    MutexLock lock(reply.mutex);
-    reply.response.emplace(std::move(response));
-    reply.arrived.SignalAll();
+    reply.Set(std::move(response));
   });
   if (!call.ok()) return call.status();
-  MutexLock lock(reply.mutex);
-  while (!reply.response.has_value()) reply.arrived.Wait(reply.mutex);
-  return *std::move(reply.response);
+  return reply.Wait();
 }
 
 absl::StatusOr<StreamResult> Client::NormalizeStream(const StreamRequest& request,
@@ -294,45 +309,37 @@ std::shared_ptr<PendingCall> Client::NormalizeStreamAsync(
 }
 
 absl::StatusOr<v1::ListModelsResponse> Client::ListModels(Duration timeout) {
-  return impl_->Call(&v1::NormService::Stub::ListModels, v1::ListModelsRequest(), timeout);
+  return impl_->Call(*impl_->stub, &v1::NormService::Stub::ListModels, v1::ListModelsRequest(),
+                     timeout);
 }
 
 absl::StatusOr<v1::ModelInfo> Client::GetModel(absl::string_view model, std::int64_t version,
                                                Duration timeout) {
-  v1::GetModelRequest request;
-  request.set_model(std::string(model));
-  request.set_version(version);
-  auto response = impl_->Call(&v1::NormService::Stub::GetModel, request, timeout);
-  if (!response.ok()) return response.status();
-  return std::move(*response->mutable_model());
+  return ModelIn(impl_->Call(*impl_->stub, &v1::NormService::Stub::GetModel,
+                             Naming<v1::GetModelRequest>(model, version), timeout));
 }
 
 absl::StatusOr<v1::ModelInfo> Client::LoadModel(absl::string_view model, std::int64_t version,
                                                 Duration timeout) {
-  v1::LoadModelRequest request;
-  request.set_model(std::string(model));
-  request.set_version(version);
-  auto response = impl_->Call(&v1::NormService::Stub::LoadModel, request, timeout);
-  if (!response.ok()) return response.status();
-  return std::move(*response->mutable_model());
+  return ModelIn(impl_->Call(*impl_->stub, &v1::NormService::Stub::LoadModel,
+                             Naming<v1::LoadModelRequest>(model, version), timeout));
 }
 
 absl::StatusOr<v1::UnloadModelResponse> Client::UnloadModel(absl::string_view model,
                                                             std::int64_t version,
                                                             Duration timeout) {
-  v1::UnloadModelRequest request;
-  request.set_model(std::string(model));
-  request.set_version(version);
-  return impl_->Call(&v1::NormService::Stub::UnloadModel, request, timeout);
+  return impl_->Call(*impl_->stub, &v1::NormService::Stub::UnloadModel,
+                     Naming<v1::UnloadModelRequest>(model, version), timeout);
 }
 
 absl::StatusOr<v1::GetServerInfoResponse> Client::GetServerInfo(Duration timeout) {
-  return impl_->Call(&v1::NormService::Stub::GetServerInfo, v1::GetServerInfoRequest(), timeout);
+  return impl_->Call(*impl_->stub, &v1::NormService::Stub::GetServerInfo,
+                     v1::GetServerInfoRequest(), timeout);
 }
 
 absl::StatusOr<v1::ListSharedMemoryResponse> Client::ListSharedMemory(Duration timeout) {
-  return impl_->Call(&v1::NormService::Stub::ListSharedMemory, v1::ListSharedMemoryRequest(),
-                     timeout);
+  return impl_->Call(*impl_->stub, &v1::NormService::Stub::ListSharedMemory,
+                     v1::ListSharedMemoryRequest(), timeout);
 }
 
 absl::Status Client::RegisterDeviceMemory(const DeviceMemoryName& memory, Duration timeout) {
@@ -341,40 +348,31 @@ absl::Status Client::RegisterDeviceMemory(const DeviceMemoryName& memory, Durati
   request.set_raw_handle(memory.handle);
   request.set_device_id(memory.device);
   request.set_byte_size(memory.bytes);
-  inference::CudaSharedMemoryRegisterResponse unused;
-  grpc::ClientContext context;
-  SetTimeout(context, timeout);
-  const grpc::Status status =
-      impl_->inference_stub->CudaSharedMemoryRegister(&context, request, &unused);
-  return status.ok() ? absl::OkStatus() : ToAbsl(status, impl_->connection->target);
+  return impl_
+      ->Call(*impl_->inference_stub,
+             &inference::GRPCInferenceService::Stub::CudaSharedMemoryRegister, request, timeout)
+      .status();
 }
 
 absl::Status Client::UnregisterDeviceMemory(const std::string& name, Duration timeout) {
-  inference::CudaSharedMemoryUnregisterRequest request;
-  request.set_name(name);
-  return impl_->Unregister(&inference::GRPCInferenceService::Stub::CudaSharedMemoryUnregister,
-                           request, timeout);
+  return impl_->Unregister(&inference::GRPCInferenceService::Stub::CudaSharedMemoryUnregister, name,
+                           timeout);
 }
 
 absl::Status Client::UnregisterNamedMemory(const std::string& name, Duration timeout) {
-  inference::SystemSharedMemoryUnregisterRequest request;
-  request.set_name(name);
   return impl_->Unregister(&inference::GRPCInferenceService::Stub::SystemSharedMemoryUnregister,
-                           request, timeout);
+                           name, timeout);
 }
 
 absl::StatusOr<HealthStatus> Client::CheckHealth(const std::string& service, Duration timeout) {
-  grpc::ClientContext context;
-  SetTimeout(context, timeout);
-  HealthStatus health = HealthStatus::kUnknown;
-  const grpc::Status status =
-      client::CheckHealth(impl_->connection->channel, context, service, &health);
-  if (!status.ok()) return ToAbsl(status, impl_->connection->target);
-  return health;
+  Awaited<HealthStatus> reply;
+  CheckHealthAsync(service, timeout,
+                   [&reply](absl::StatusOr<HealthStatus> health) { reply.Set(health); });
+  return reply.Wait();
 }
 
 void Client::CheckHealthAsync(const std::string& service, Duration timeout, HealthDone done) {
-  client::CheckHealthAsync(impl_->connection->channel, service, DeadlineOf(timeout),
+  client::CheckHealthAsync(*impl_->generic_stub, service, timeout,
                            [connection = impl_->connection, done = std::move(done)](
                                const grpc::Status& status, HealthStatus health) mutable {
                              if (status.ok()) return std::move(done)(health);
@@ -385,10 +383,7 @@ void Client::CheckHealthAsync(const std::string& service, Duration timeout, Heal
 absl::Status Client::WatchHealth(const std::string& service,
                                  const std::function<bool(HealthStatus)>& on_change,
                                  Duration timeout) {
-  grpc::ClientContext context;
-  SetTimeout(context, timeout);
-  return ToAbsl(client::WatchHealth(impl_->connection->channel, context, service, on_change),
-                impl_->connection->target);
+  return ToAbsl(client::WatchHealth(*impl_->generic_stub, service, timeout, on_change), target());
 }
 
 }  // namespace normd::client

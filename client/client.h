@@ -16,7 +16,6 @@
 #include "client/caller.h"
 #include "client/channel_security.h"
 #include "client/health.h"
-#include "client/pending_call.h"
 #include "client/request.h"
 #include "client/response.h"
 #include "client/stream.h"
@@ -112,8 +111,8 @@ class Client final : public Caller {
   // The same for memory that was registered by the name of its file.
   absl::Status UnregisterNamedMemory(const std::string& name, Duration timeout = kNoTimeout);
 
-  // grpc.health.v1.Health/Check; blocking. `service` "" is the server as a whole. NOT_FOUND: the
-  // server does not know the service.
+  // grpc.health.v1.Health/Check; blocking, and not for a `done` either. `service` "" is the server
+  // as a whole. NOT_FOUND: the server does not know the service.
   absl::StatusOr<HealthStatus> CheckHealth(const std::string& service,
                                            Duration timeout = kNoTimeout);
   // The same without blocking; `done` runs exactly once, on one of gRPC's threads.

@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <array>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 

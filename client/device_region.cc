@@ -33,7 +33,7 @@ absl::StatusOr<std::shared_ptr<DeviceRegion>> DeviceRegion::Register(std::shared
       {name, memory.handle, memory.device, static_cast<std::uint64_t>(memory.bytes)});
   if (!status.ok()) return status;
   return std::shared_ptr<DeviceRegion>(
-      new DeviceRegion(std::move(name), std::move(client), memory, /*owned=*/false));
+      new DeviceRegion(std::move(name), std::move(client), memory));
 }
 
 absl::StatusOr<std::shared_ptr<DeviceRegion>> DeviceRegion::Allocate(std::shared_ptr<Client> client,
@@ -49,22 +49,19 @@ absl::StatusOr<std::shared_ptr<DeviceRegion>> DeviceRegion::Allocate(std::shared
   }
   absl::StatusOr<std::string> handle = (*driver)->HandleOf(device, *address);
   if (!handle.ok()) return handle.status();
-  const DeviceMemory memory = {*std::move(handle), device, *address, bytes};
-  std::string name = NewName();
-  absl::Status status = client->RegisterDeviceMemory(
-      {name, memory.handle, device, static_cast<std::uint64_t>(bytes)});
-  if (!status.ok()) return status;
-  std::move(free).Cancel();
-  return std::shared_ptr<DeviceRegion>(
-      new DeviceRegion(std::move(name), std::move(client), memory, /*owned=*/true));
+  auto region = Register(std::move(client), {*std::move(handle), device, *address, bytes});
+  if (region.ok()) {
+    (*region)->owned_ = true;
+    std::move(free).Cancel();
+  }
+  return region;
 }
 
 DeviceRegion::DeviceRegion(std::string name, std::shared_ptr<Client> client,
-                           const DeviceMemory& memory, bool owned)
+                           const DeviceMemory& memory)
     : Region(std::move(name), PointerTo(memory.address), memory.bytes),
       client_(std::move(client)),
-      memory_(memory),
-      owned_(owned) {}
+      memory_(memory) {}
 
 DeviceRegion::~DeviceRegion() {
   // If the server is gone, so is its mapping.

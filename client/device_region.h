@@ -43,14 +43,13 @@ class DeviceRegion final : public Region {
   int device() const { return memory_.device; }
 
  private:
-  DeviceRegion(std::string name, std::shared_ptr<Client> client, const DeviceMemory& memory,
-               bool owned);
+  DeviceRegion(std::string name, std::shared_ptr<Client> client, const DeviceMemory& memory);
   absl::Status CopyIn(std::byte* to, absl::Span<const std::byte> from) const override;
   absl::Status CopyOut(absl::Span<std::byte> to, const std::byte* from) const override;
 
   const std::shared_ptr<Client> client_;  // shared: with the caller.
   const DeviceMemory memory_;
-  const bool owned_;
+  bool owned_ = false;  // Allocate made the memory.
 };
 
 }  // namespace normd::client

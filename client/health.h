@@ -4,15 +4,13 @@
 #ifndef NORMD_CLIENT_HEALTH_H_
 #define NORMD_CLIENT_HEALTH_H_
 
-#include <chrono>
 #include <functional>
-#include <memory>
 #include <string>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
-#include "grpcpp/channel.h"
-#include "grpcpp/client_context.h"
+#include "base/clock.h"
+#include "grpcpp/generic/generic_stub.h"
 
 namespace normd::client {
 
@@ -22,18 +20,11 @@ enum class HealthStatus { kUnknown = 0, kServing = 1, kNotServing = 2, kServiceU
 // "SERVING" and so on, as the protocol spells them.
 const char* Name(HealthStatus status);
 
-// Client::CheckHealth and Client::WatchHealth over a channel; `context` has the deadline. Returns
-// gRPC's status unchanged.
-grpc::Status CheckHealth(const std::shared_ptr<grpc::Channel>& channel,
-                         grpc::ClientContext& context, const std::string& service,
-                         HealthStatus* status);
-// Client::CheckHealthAsync.
+// Client::CheckHealthAsync and Client::WatchHealth; both give gRPC's status unchanged.
 using HealthDone = absl::AnyInvocable<void(absl::StatusOr<HealthStatus>) &&>;
-void CheckHealthAsync(const std::shared_ptr<grpc::Channel>& channel, const std::string& service,
-                      std::chrono::system_clock::time_point deadline,
+void CheckHealthAsync(grpc::GenericStub& stub, const std::string& service, Duration timeout,
                       absl::AnyInvocable<void(const grpc::Status&, HealthStatus) &&> done);
-grpc::Status WatchHealth(const std::shared_ptr<grpc::Channel>& channel,
-                         grpc::ClientContext& context, const std::string& service,
+grpc::Status WatchHealth(grpc::GenericStub& stub, const std::string& service, Duration timeout,
                          const std::function<bool(HealthStatus)>& on_change);
 
 }  // namespace normd::client

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/shape_pattern.h"
+#include "base/shape.h"
 #include "wire/data_type.h"
 
 namespace normd::client {

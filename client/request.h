@@ -27,25 +27,29 @@ enum class Protocol {
   kOpenInference,  // inference.GRPCInferenceService: ModelInfer
 };
 
-struct NormalizeRequest {
-  Protocol protocol = Protocol::kNormd;
+// The fields of a request beside its tensors.
+struct CallFields {
   std::string model;
   std::int64_t version = 0;  // 0: the highest loaded version.
-  // By the model's names, in any order; a model's only input needs no name.
-  std::vector<NamedTensor> inputs;
   // The names of the wanted outputs; none: the model's default ones.
   std::vector<std::string> outputs;
-  // Places of outputs outside the response. Each is one of `outputs`, or is wanted in addition. Its
-  // bytes are the result once the response has come, and undefined after an error.
-  std::vector<SharedOutput> shared_outputs;
   // Replaces the model's. Only normd.v1 has it.
   v1::Precision precision = v1::PRECISION_UNSPECIFIED;
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;  // Among requests of this model; normal.
-  // The time limit for waiting on the server until the request is computed; after it
-  // DEADLINE_EXCEEDED, naming `queue_timeout_ns`. 0 or less: only `timeout`. Whole microseconds in
-  // the Open Inference Protocol, rounded up.
+  // The time limit for waiting on the server until the request, or each run of a stream's rows, is
+  // computed; after it DEADLINE_EXCEEDED, naming `queue_timeout_ns`. 0 or less: only `timeout`.
+  // Whole microseconds in the Open Inference Protocol, rounded up.
   Duration queue_timeout{0};
-  Duration timeout = kNoTimeout;
+  Duration timeout = kNoTimeout;  // For the whole call.
+};
+
+struct NormalizeRequest : CallFields {
+  Protocol protocol = Protocol::kNormd;
+  // By the model's names, in any order; a model's only input needs no name.
+  std::vector<NamedTensor> inputs;
+  // Places of outputs outside the response. Each is one of `outputs`, or is wanted in addition. Its
+  // bytes are the result once the response has come, and undefined after an error.
+  std::vector<SharedOutput> shared_outputs;
 };
 
 // A request's tensors in shared memory.

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <utility>
 
 #include "client/stream_protocol.h"
+#include "client/stream_transport.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/client_callback.h"
@@ -26,9 +26,7 @@ class StreamCall final : public PendingCall,
 
   void Start(grpc::GenericStub& stub, const std::string& method, std::shared_ptr<StreamCall> self) {
     self_ = std::move(self);
-    if (tensor_->request.timeout != Duration::max()) {
-      context_.set_deadline(std::chrono::system_clock::now() + tensor_->request.timeout);
-    }
+    SetTimeout(context_, tensor_->request.timeout);
     stub.PrepareBidiStreamingCall(&context_, method, grpc::StubOptions(), this);
     outgoing_ = EncodeStreamHeader(tensor_->request);
     StartWrite(&outgoing_);

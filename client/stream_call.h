@@ -11,7 +11,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "client/pending_call.h"
+#include "client/caller.h"
 #include "client/stream_request.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/status.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/clock.h"
+#include "client/request.h"
 #include "client/tensor/tensor.h"
 #include "normd/v1/norm_service.pb.h"
 
@@ -33,21 +33,12 @@ struct StreamResult {
   bool complete = false;  // The trailer has come, and the whole tensors before it.
 };
 
-struct StreamRequest {
-  std::string model;
-  std::int64_t version = 0;  // 0: the highest loaded version.
+struct StreamRequest : CallFields {
   // In the model's order, in which the stream carries them (StreamOrder, with
   // StreamResult::samples); a model's only input needs no name.
   std::vector<TensorSpec> inputs;
-  // The names of the wanted outputs; none: the model's default ones.
-  std::vector<std::string> outputs;
-  v1::Precision precision = v1::PRECISION_UNSPECIFIED;  // Replaces the model's.
-  // For each run of rows that the server computes; norm_service.proto says what they mean.
-  v1::Priority priority = v1::PRIORITY_UNSPECIFIED;
-  Duration queue_timeout{0};
-  Duration timeout = Duration::max();  // For the whole call; none by default.
-  std::int64_t chunk_bytes = std::int64_t{1}
-                             << 20;  // The most in one message; less if the server says so.
+  // The most in one message; less if the server says so.
+  std::int64_t chunk_bytes = std::int64_t{1} << 20;
   // Called once, on the caller's thread, when the server has accepted the header and before
   // anything is read or written. Gets what is known of the result. May be empty.
   std::function<absl::Status(const StreamResult&)> on_accepted;

@@ -1,6 +1,5 @@
 #include "client/stream_transport.h"
 
-#include <chrono>
 #include <cstddef>
 #include <utility>
 
@@ -11,11 +10,19 @@ constexpr std::size_t kMessages = 2;  // Messages that wait in each direction.
 
 }  // namespace
 
+std::chrono::system_clock::time_point DeadlineOf(Duration timeout) {
+  using Time = std::chrono::system_clock::time_point;
+  const Time now = std::chrono::system_clock::now();
+  return timeout < Time::max() - now ? now + timeout : Time::max();
+}
+
+void SetTimeout(grpc::ClientContext& context, Duration timeout) {
+  if (timeout != Duration::max()) context.set_deadline(DeadlineOf(timeout));
+}
+
 StreamTransport::StreamTransport(grpc::GenericStub& stub, const std::string& method,
                                  Duration timeout) {
-  if (timeout != Duration::max()) {
-    context_.set_deadline(std::chrono::system_clock::now() + timeout);
-  }
+  SetTimeout(context_, timeout);
   stub.PrepareBidiStreamingCall(&context_, method, grpc::StubOptions(), this);
   // Until Finish, because operations begin outside gRPC's callbacks.
   AddHold();

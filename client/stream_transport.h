@@ -3,6 +3,7 @@
 #ifndef NORMD_CLIENT_STREAM_TRANSPORT_H_
 #define NORMD_CLIENT_STREAM_TRANSPORT_H_
 
+#include <chrono>
 #include <deque>
 #include <optional>
 #include <string>
@@ -16,6 +17,11 @@
 
 namespace normd::client {
 
+// The end of a call that begins now. A timeout beyond the largest time ends there.
+std::chrono::system_clock::time_point DeadlineOf(Duration timeout);
+// Duration::max(): no time limit.
+void SetTimeout(grpc::ClientContext& context, Duration timeout);
+
 // Write and WritesDone are called by one thread at a time, Read likewise; Cancel by any. Finish
 // comes last.
 //
@@ -23,7 +29,7 @@ namespace normd::client {
 // for a thread to wake.
 class StreamTransport final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  // Begins the call. Duration::max(): no time limit.
+  // Begins the call.
   StreamTransport(grpc::GenericStub& stub, const std::string& method, Duration timeout);
   // Requires Finish.
   ~StreamTransport() override = default;

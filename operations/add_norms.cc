@@ -1,8 +1,6 @@
 #include "operations/makers.h"
 
-#include "operations/layer_norm.h"
 #include "operations/normalized_shape_norm.h"
-#include "operations/rms_norm.h"
 
 namespace normd {
 namespace {

@@ -5,9 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "operations/field_checks.h"
-#include "operations/layer_norm.h"
 #include "operations/makers.h"
-#include "operations/rms_norm.h"
 
 namespace normd {
 namespace {

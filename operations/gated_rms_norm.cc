@@ -1,6 +1,6 @@
 #include "operations/makers.h"
 
-#include "operations/rms_norm.h"
+#include "operations/normalized_shape_norm.h"
 
 namespace normd {
 namespace {

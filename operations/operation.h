@@ -16,7 +16,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/shape.h"
-#include "base/shape_pattern.h"
 #include "kernels/types.h"
 #include "normd/v1/model_config.pb.h"
 #include "operations/geometry.h"

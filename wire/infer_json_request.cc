@@ -324,42 +324,20 @@ class RequestReader {
   absl::InlinedVector<std::optional<bool>, 1> wanted_binary_;
 };
 
-// The parser's index of a text, whatever that is.
-std::int64_t IndexBytes(absl::string_view text) {
-  return static_cast<std::int64_t>(text.size()) * JsonReader::kIndexBytes;
-}
-
 }  // namespace
 
 absl::StatusOr<InferJsonRequest> DecodeInferJson(const InferJsonBody& body, TakeMemory take) {
   const absl::StatusOr<absl::string_view> text = TextOf(body);
   if (!text.ok()) return text.status();
   InferJsonRequest request;
-  request.freed_bytes = IndexBytes(*text);
+  // The parser's index of a text, whatever that is.
+  request.freed_bytes = static_cast<std::int64_t>(text->size()) * JsonReader::kIndexBytes;
   absl::Status status = take(request.freed_bytes);
   if (!status.ok()) return status;
   RequestReader reader(*text, body.bytes.subspan(text->size()), take);
   status = reader.Read(request);
   if (!status.ok()) return status;
   return request;
-}
-
-std::string InferJsonId(const InferJsonBody& body, TakeMemory take) {
-  const absl::StatusOr<absl::string_view> text = TextOf(body);
-  std::string id;
-  if (!text.ok() || !take(IndexBytes(*text)).ok()) return id;
-  JsonReader reader(*text);
-  // The fields after the id may be malformed; the id counts nevertheless.
-  reader
-      .ReadText([&](absl::string_view key, od::value value) {
-        if (key != "id") return absl::OkStatus();
-        std::string read;
-        absl::Status status = reader.ReadString({.name = "id"}, value, kMaxInferIdBytes, read);
-        if (status.ok()) id = std::move(read);
-        return status;
-      })
-      .IgnoreError();
-  return id;
 }
 
 }  // namespace normd

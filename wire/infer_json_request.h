@@ -55,10 +55,6 @@ struct InferJsonRequest {
 // DecodeInferRequest does. Thread-safe: it has no state.
 absl::StatusOr<InferJsonRequest> DecodeInferJson(const InferJsonBody& body, TakeMemory take);
 
-// The id of a body, even of one that DecodeInferJson refuses; empty if no id can be read, or if
-// `take` refuses the parser's index, which is free again after the call.
-std::string InferJsonId(const InferJsonBody& body, TakeMemory take);
-
 }  // namespace normd
 
 #endif  // NORMD_WIRE_INFER_JSON_REQUEST_H_

@@ -93,16 +93,6 @@ absl::Status MessageReader::ReadFixed(absl::string_view field, char* out, std::s
   return in_.ReadRaw(out, static_cast<int>(size)) ? absl::OkStatus() : Malformed(field);
 }
 
-absl::Status MessageReader::ReadBytes(absl::string_view field, int max_bytes, std::string& bytes) {
-  int length = 0;
-  if (!ReadLength(&length)) return Malformed(field);
-  if (length > max_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Within(), field, ": ", length, " bytes, wanted at most ", max_bytes));
-  }
-  return in_.ReadString(&bytes, length) ? absl::OkStatus() : Malformed(field);
-}
-
 absl::Status MessageReader::ReadText(absl::string_view field, int max_bytes, std::string& text) {
   int length = 0;
   if (!ReadLength(&length)) return Malformed(field);

@@ -98,9 +98,6 @@ class MessageReader {
   // UTF-8 of at most `max_bytes`; a longer text is refused before it is stored.
   absl::Status ReadText(absl::string_view field, int max_bytes, std::string& text);
 
-  // Any bytes, likewise.
-  absl::Status ReadBytes(absl::string_view field, int max_bytes, std::string& bytes);
-
   // A packed field: calls `on_element` until its end.
   template <typename OnElement>
   absl::Status ReadPacked(absl::string_view field, OnElement on_element) {

@@ -71,6 +71,16 @@ v1::DataType ToProtocol(norm::DType dtype) {
   return static_cast<v1::DataType>(NamesOf(dtype).protocol);
 }
 
+absl::StatusOr<norm::DType> FromProtocol(v1::DataType dtype) {
+  const DataTypeNames* type = FindDataType(&DataTypeNames::protocol, static_cast<int>(dtype));
+  if (type != nullptr) return type->dtype;
+  const std::string got = dtype == v1::DATA_TYPE_UNSPECIFIED
+                              ? "missing"
+                              : absl::StrCat(static_cast<int>(dtype), " is unknown");
+  return absl::InvalidArgumentError(
+      absl::StrCat("dtype: ", got, ", wanted FLOAT32, FLOAT64, FLOAT16 or BFLOAT16"));
+}
+
 absl::Status ReadSharedPart(MessageReader& reader, absl::string_view field,
                             std::optional<ReceivedSharedPart>& part) {
   if (!part.has_value()) part.emplace();

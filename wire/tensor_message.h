@@ -32,6 +32,8 @@ inline constexpr std::size_t kMaxTensors = 32;
 inline constexpr int kMaxSharedRegionBytes = 1024;
 
 v1::DataType ToProtocol(norm::DType dtype);
+// InvalidArgument, "dtype: ...", for a type that is missing or unknown.
+absl::StatusOr<norm::DType> FromProtocol(v1::DataType dtype);
 
 // A received SharedMemory message, as sent.
 struct ReceivedSharedPart {

@@ -44,7 +44,6 @@ class Picker {
   // with the fewest calls, among equals the next in turn. A silent server is picked only if none is
   // better, and one that does not serve or is down never; then nullopt. `avoid`, which has failed
   // the call before, is picked only if no other in its state is left.
-  // call before, is taken only where no other in its state is left.
   std::optional<std::size_t> Pick(absl::Span<const Candidate> candidates,
                                   std::optional<std::size_t> avoid = std::nullopt);
 

@@ -61,57 +61,6 @@ class HealthCommand final : public Command {
   bool watch_ = false;
 };
 
-class ModelsCommand final : public Command {
- public:
-  const char* name() const override { return "models"; }
-  const char* summary() const override { return "lists every version, loaded or failed to load"; }
-
-  absl::Status Run(const Context& context) override {
-    const auto models = context.client->ListModels(context.timeout);
-    if (!models.ok()) return models.status();
-    if (context.json) {
-      PrintJson(*models, *context.out);
-    } else {
-      PrintModels(*models, *context.out);
-    }
-    return absl::OkStatus();
-  }
-};
-
-class InfoCommand final : public Command {
- public:
-  const char* name() const override { return "info"; }
-  const char* summary() const override { return "tells the server's build, lanes and limits"; }
-
-  absl::Status Run(const Context& context) override {
-    const auto info = context.client->GetServerInfo(context.timeout);
-    if (!info.ok()) return info.status();
-    if (context.json) {
-      PrintJson(*info, *context.out);
-    } else {
-      PrintServerInfo(*info, *context.out);
-    }
-    return absl::OkStatus();
-  }
-};
-
-class RegionsCommand final : public Command {
- public:
-  const char* name() const override { return "regions"; }
-  const char* summary() const override { return "lists the memory that clients share"; }
-
-  absl::Status Run(const Context& context) override {
-    const auto regions = context.client->ListSharedMemory(context.timeout);
-    if (!regions.ok()) return regions.status();
-    if (context.json) {
-      PrintJson(*regions, *context.out);
-    } else {
-      PrintRegions(*regions, *context.out);
-    }
-    return absl::OkStatus();
-  }
-};
-
 class UnregisterCommand final : public Command {
  public:
   const char* name() const override { return "unregister"; }
@@ -178,89 +127,103 @@ class UnregisterCommand final : public Command {
   bool all_ = false;
 };
 
-// The shared part of `model`, `load` and `unload`: a model's name and version.
-class ModelCommandBase : public Command {
+// One call of the client, and its response as text.
+template <typename Response>
+struct CallForm {
+  const char* name;
+  const char* summary;
+  absl::StatusOr<Response> (*call)(const Context& context, std::int64_t version);
+  void (*print)(const Response& response, const Context& context);
+  const char* version_help = nullptr;  // Null: the call is not of a model.
+};
+
+template <typename Response>
+class CallCommand final : public Command {
  public:
-  const char* arguments() const override { return "NAME"; }
-  int argument_count() const override { return 1; }
-  void AddFlags(FlagSet& flags) override { flags.Add("version", &version_, "N", version_help()); }
+  explicit CallCommand(const CallForm<Response>& form) : form_(form) {}
 
- protected:
-  virtual const char* version_help() const { return "Version; 0 is the highest that is known."; }
-  std::int64_t version() const { return version_; }
+  const char* name() const override { return form_.name; }
+  const char* arguments() const override { return argument_count() == 0 ? "" : "NAME"; }
+  const char* summary() const override { return form_.summary; }
+  int argument_count() const override { return form_.version_help == nullptr ? 0 : 1; }
 
-  static absl::Status Print(const Context& context, const absl::StatusOr<v1::ModelInfo>& model) {
-    if (!model.ok()) return model.status();
+  void AddFlags(FlagSet& flags) override {
+    if (argument_count() > 0) flags.Add("version", &version_, "N", form_.version_help);
+  }
+  absl::Status Run(const Context& context) override {
+    const absl::StatusOr<Response> response = form_.call(context, version_);
+    if (!response.ok()) return response.status();
     if (context.json) {
-      PrintJson(*model, *context.out);
+      PrintJson(*response, *context.out);
     } else {
-      PrintModel(*model, *context.out);
+      form_.print(*response, context);
     }
     return absl::OkStatus();
   }
 
  private:
+  const CallForm<Response> form_;
   std::int64_t version_ = 0;
 };
 
-class ModelCommand final : public ModelCommandBase {
- public:
-  const char* name() const override { return "model"; }
-  const char* summary() const override { return "tells a model's operation and parameters"; }
-  absl::Status Run(const Context& context) override {
-    return Print(context,
-                 context.client->GetModel(context.arguments[0], version(), context.timeout));
-  }
-};
+constexpr CallForm<v1::GetServerInfoResponse> kInfo = {
+    "info", "tells the server's build, lanes and limits",
+    [](const Context& c, std::int64_t) { return c.client->GetServerInfo(c.timeout); },
+    [](const auto& info, const Context& c) { PrintServerInfo(info, *c.out); }};
 
-class LoadCommand final : public ModelCommandBase {
- public:
-  const char* name() const override { return "load"; }
-  const char* summary() const override { return "loads a model, or loads it anew"; }
-  absl::Status Run(const Context& context) override {
-    return Print(context,
-                 context.client->LoadModel(context.arguments[0], version(), context.timeout));
-  }
+constexpr CallForm<v1::ListModelsResponse> kModels = {
+    "models", "lists every version, loaded or failed to load",
+    [](const Context& c, std::int64_t) { return c.client->ListModels(c.timeout); },
+    [](const auto& models, const Context& c) { PrintModels(models, *c.out); }};
 
- private:
-  const char* version_help() const override {
-    return "Version; 0 is all that the model's version_policy wants.";
-  }
-};
+constexpr CallForm<v1::ListSharedMemoryResponse> kRegions = {
+    "regions", "lists the memory that clients share",
+    [](const Context& c, std::int64_t) { return c.client->ListSharedMemory(c.timeout); },
+    [](const auto& regions, const Context& c) { PrintRegions(regions, *c.out); }};
 
-class UnloadCommand final : public ModelCommandBase {
- public:
-  const char* name() const override { return "unload"; }
-  const char* summary() const override { return "unloads a model; requests in flight finish"; }
-  absl::Status Run(const Context& context) override {
-    const auto unloaded =
-        context.client->UnloadModel(context.arguments[0], version(), context.timeout);
-    if (!unloaded.ok()) return unloaded.status();
-    if (context.json) {
-      PrintJson(*unloaded, *context.out);
-      return absl::OkStatus();
-    }
-    for (const std::int64_t v : unloaded->versions()) {
-      *context.out << "unloaded " << context.arguments[0] << " version " << v << "\n";
-    }
-    return absl::OkStatus();
-  }
+constexpr CallForm<v1::ModelInfo> kModel = {
+    "model", "tells a model's operation and parameters",
+    [](const Context& c, std::int64_t version) {
+      return c.client->GetModel(c.arguments[0], version, c.timeout);
+    },
+    [](const auto& model, const Context& c) { PrintModel(model, *c.out); },
+    "Version; 0 is the highest that is known."};
 
- private:
-  const char* version_help() const override { return "Version; 0 is every version."; }
-};
+constexpr CallForm<v1::ModelInfo> kLoad = {
+    "load", "loads a model, or loads it anew",
+    [](const Context& c, std::int64_t version) {
+      return c.client->LoadModel(c.arguments[0], version, c.timeout);
+    },
+    kModel.print, "Version; 0 is all that the model's version_policy wants."};
+
+constexpr CallForm<v1::UnloadModelResponse> kUnload = {
+    "unload", "unloads a model; requests in flight finish",
+    [](const Context& c, std::int64_t version) {
+      return c.client->UnloadModel(c.arguments[0], version, c.timeout);
+    },
+    [](const auto& unloaded, const Context& c) {
+      for (const std::int64_t version : unloaded.versions()) {
+        *c.out << "unloaded " << c.arguments[0] << " version " << version << "\n";
+      }
+    },
+    "Version; 0 is every version."};
+
+template <typename Response>
+std::unique_ptr<Command> Make(const CallForm<Response>& form) {
+  return std::make_unique<CallCommand<Response>>(form);
+}
 
 }  // namespace
 
 std::vector<std::unique_ptr<Command>> MakeAdminCommands() {
   std::vector<std::unique_ptr<Command>> commands;
   commands.push_back(std::make_unique<HealthCommand>());
-  commands.push_back(std::make_unique<InfoCommand>());
-  commands.push_back(std::make_unique<ModelsCommand>());
-  commands.push_back(std::make_unique<ModelCommand>());
-  commands.push_back(std::make_unique<LoadCommand>());
-  commands.push_back(std::make_unique<UnloadCommand>());
-  commands.push_back(std::make_unique<RegionsCommand>());
+  commands.push_back(Make(kInfo));
+  commands.push_back(Make(kModels));
+  commands.push_back(Make(kModel));
+  commands.push_back(Make(kLoad));
+  commands.push_back(Make(kUnload));
+  commands.push_back(Make(kRegions));
   commands.push_back(std::make_unique<UnregisterCommand>());
   return commands;
 }

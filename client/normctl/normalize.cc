@@ -14,7 +14,6 @@
 #include "client/normctl/command.h"
 #include "client/normctl/print.h"
 #include "client/normctl/progress_bar.h"
-#include "client/normctl/shared_files.h"
 #include "client/normctl/stream_files.h"
 #include "client/normctl/tensor_files.h"
 #include "client/tensor/npy.h"
@@ -86,6 +85,50 @@ absl::Status WriteOutput(const std::string& path, const OutputTensor& output) {
     offset += static_cast<std::int64_t>(piece.size());
   }
   return writer->Close();
+}
+
+// What is printed of a call of either kind.
+struct Told {
+  std::string model;
+  std::int64_t version = 0;
+  TensorSpec tensor;                // The first output, or a stream's first input.
+  std::vector<TensorSpec> outputs;  // All of them.
+  v1::StageTimes stages;
+  std::string how;      // After the tensor: "in 3.214 ms on cpu:0, in a batch of 2".
+  nlohmann::json json;  // The fields that only this kind has.
+};
+
+Told ToldOf(const NormalizeResponse& response, Duration elapsed) {
+  const double ms = std::chrono::duration<double, std::milli>(elapsed).count();
+  const v1::BatchInfo& batch = response.batch();
+  return {
+      response.model(),
+      response.version(),
+      response.outputs().front().spec(),
+      SpecsOf(response),
+      response.stages(),
+      absl::StrFormat("in %.3f ms on %s, in a batch of %d", ms, batch.lane(), batch.requests()),
+      {{"elapsed_ms", ms},
+       {"batch", {{"id", batch.id()}, {"requests", batch.requests()}, {"lane", batch.lane()}}}}};
+}
+
+Told ToldOf(const StreamResult& result, const InputFile& input, Duration elapsed) {
+  const double seconds = std::chrono::duration<double>(elapsed).count();
+  const double rate = static_cast<double>(input.file.bytes()) / seconds / 1e9;
+  const v1::NormalizeStreamTrailer& trailer = result.trailer;
+  return {result.model,
+          result.version,
+          input.spec(),
+          result.outputs,
+          trailer.stages(),
+          absl::StrFormat("streamed in %.3f s, %.2f GB/s, as %d pieces in %d batches", seconds,
+                          rate, trailer.pieces(), trailer.batches()),
+          {{"elapsed_ms", seconds * 1e3},
+           {"gb_per_second", rate},
+           {"stream",
+            {{"pieces", trailer.pieces()},
+             {"batches", trailer.batches()},
+             {"window_bytes", result.window_bytes}}}}};
 }
 
 class NormalizeCommand final : public Command {
@@ -187,12 +230,7 @@ class NormalizeCommand final : public Command {
 
   absl::Status RunInOneMessage(const Context& context, const std::vector<InputFile>& inputs) const {
     NormalizeRequest request;
-    request.model = model_;
-    request.version = version_;
-    request.priority = PriorityOf(priority_);
-    request.queue_timeout = absl::ToChronoNanoseconds(queue_timeout_);
-    request.precision = *ParsePrecision(precision_);
-    request.outputs = WantedOutputs();
+    SetFields(request);
     request.timeout = context.timeout;
     const absl::Status read = shared_memory_.empty() ? ReadInputs(inputs, request)
                                                      : ShareTensors(context, inputs, request);
@@ -207,8 +245,18 @@ class NormalizeCommand final : public Command {
     absl::StatusOr<Comparison> comparison = Comparison();
     if (verify_) comparison = Verify(request, *response);
     if (!comparison.ok()) return comparison.status();
-    Print(context, *response, elapsed, *comparison);
+    Print(context, ToldOf(*response, elapsed), *comparison);
     return Verdict(*comparison);
+  }
+
+  // Sets what both kinds of call say beside their tensors and their time.
+  void SetFields(CallFields& fields) const {
+    fields.model = model_;
+    fields.version = version_;
+    fields.priority = PriorityOf(priority_);
+    fields.queue_timeout = absl::ToChronoNanoseconds(queue_timeout_);
+    fields.precision = *ParsePrecision(precision_);
+    fields.outputs = WantedOutputs();
   }
 
   static absl::Status ReadInputs(const std::vector<InputFile>& inputs, NormalizeRequest& request) {
@@ -271,12 +319,7 @@ class NormalizeCommand final : public Command {
     }
     const SteadyClock clock{};
     StreamRequest request;
-    request.model = model_;
-    request.version = version_;
-    request.priority = PriorityOf(priority_);
-    request.queue_timeout = absl::ToChronoNanoseconds(queue_timeout_);
-    request.precision = *ParsePrecision(precision_);
-    request.outputs = WantedOutputs();
+    SetFields(request);
     if (context.timeout_given) request.timeout = context.timeout;
     std::vector<std::string> paths;
     const auto choose_paths = [&](absl::Span<const TensorSpec> outputs) {
@@ -298,7 +341,7 @@ class NormalizeCommand final : public Command {
     absl::StatusOr<Comparison> comparison = Comparison();
     if (verify_) comparison = VerifyFiles(inputs, *result, paths);
     if (!comparison.ok()) return comparison.status();
-    PrintStreamed(context, inputs, *result, elapsed, *comparison);
+    Print(context, ToldOf(*result, inputs.front(), elapsed), *comparison);
     return Verdict(*comparison);
   }
 
@@ -322,38 +365,6 @@ class NormalizeCommand final : public Command {
     return CompareFiles(*reference, inputs, outputs, WantedOutputs());
   }
 
-  void PrintStreamed(const Context& context, const std::vector<InputFile>& inputs,
-                     const StreamResult& result, Duration elapsed,
-                     const Comparison& comparison) const {
-    const NpyReader& input = inputs.front().file;
-    const double seconds = std::chrono::duration<double>(elapsed).count();
-    const double rate = static_cast<double>(input.bytes()) / seconds / 1e9;
-    const v1::NormalizeStreamTrailer& trailer = result.trailer;
-    if (context.json) {
-      nlohmann::json report = {{"model", result.model},
-                               {"version", result.version},
-                               {"dtype", norm::Name(input.dtype())},
-                               {"shape", DimsOf(input.shape())},
-                               {"outputs", OutputsJson(result.outputs)},
-                               {"elapsed_ms", seconds * 1e3},
-                               {"gb_per_second", rate},
-                               {"stages_ns", StagesJson(trailer.stages())},
-                               {"stream",
-                                {{"pieces", trailer.pieces()},
-                                 {"batches", trailer.batches()},
-                                 {"window_bytes", result.window_bytes}}}};
-      if (verify_) report["verify"] = VerifyJson(comparison);
-      *context.out << report.dump(2) << "\n";
-      return;
-    }
-    *context.out << absl::StreamFormat(
-        "%s version %d: %s %s streamed in %.3f s, %.2f GB/s, as %d pieces in %d batches\n  %s\n",
-        result.model, result.version, norm::Name(input.dtype()), input.shape().ToString(), seconds,
-        rate, trailer.pieces(), trailer.batches(), DescribeStages(trailer.stages()));
-    PrintFurther(context, result.outputs);
-    PrintEnd(context, comparison);
-  }
-
   absl::Status Write(const NormalizeResponse& response) const {
     const absl::StatusOr<std::vector<std::string>> paths = PathsOf(SpecsOf(response));
     if (!paths.ok()) return paths.status();
@@ -365,42 +376,27 @@ class NormalizeCommand final : public Command {
     return absl::OkStatus();
   }
 
-  void Print(const Context& context, const NormalizeResponse& response, Duration elapsed,
-             const Comparison& comparison) const {
-    const double ms = std::chrono::duration<double, std::milli>(elapsed).count();
-    const v1::BatchInfo& batch = response.batch();
-    const OutputTensor& first = response.outputs().front();
+  void Print(const Context& context, const Told& told, const Comparison& comparison) const {
     if (context.json) {
-      nlohmann::json report = {
-          {"model", response.model()},
-          {"version", response.version()},
-          {"dtype", norm::Name(first.dtype())},
-          {"shape", DimsOf(first.shape())},
-          {"outputs", OutputsJson(SpecsOf(response))},
-          {"elapsed_ms", ms},
-          {"stages_ns", StagesJson(response.stages())},
-          {"batch", {{"id", batch.id()}, {"requests", batch.requests()}, {"lane", batch.lane()}}}};
+      nlohmann::json report = told.json;
+      report.update({{"model", told.model},
+                     {"version", told.version},
+                     {"dtype", norm::Name(told.tensor.dtype)},
+                     {"shape", DimsOf(told.tensor.shape)},
+                     {"outputs", OutputsJson(told.outputs)},
+                     {"stages_ns", StagesJson(told.stages)}});
       if (verify_) report["verify"] = VerifyJson(comparison);
       *context.out << report.dump(2) << "\n";
       return;
     }
-    *context.out << absl::StreamFormat(
-        "%s version %d: %s %s in %.3f ms on %s, in a batch of %d\n  %s\n", response.model(),
-        response.version(), norm::Name(first.dtype()), first.shape().ToString(), ms, batch.lane(),
-        batch.requests(), DescribeStages(response.stages()));
-    PrintFurther(context, SpecsOf(response));
-    PrintEnd(context, comparison);
-  }
-
-  // Prints the outputs after the first.
-  static void PrintFurther(const Context& context, absl::Span<const TensorSpec> outputs) {
-    for (const TensorSpec& output : outputs.subspan(1)) {
+    *context.out << absl::StreamFormat("%s version %d: %s %s %s\n  %s\n", told.model, told.version,
+                                       norm::Name(told.tensor.dtype), told.tensor.shape.ToString(),
+                                       told.how, DescribeStages(told.stages));
+    for (std::size_t i = 1; i < told.outputs.size(); ++i) {
+      const TensorSpec& output = told.outputs[i];
       *context.out << "  and " << output.name << ": " << norm::Name(output.dtype) << " "
                    << output.shape.ToString() << "\n";
     }
-  }
-
-  void PrintEnd(const Context& context, const Comparison& comparison) const {
     if (verify_) {
       *context.out << "  verified against float64: " << (comparison.ok() ? "ok, " : "FAILED, ")
                    << Describe(comparison) << "\n";

@@ -6,11 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "client/request.h"
 #include "client/tensor/npy.h"
 #include "client/tensor/tensor.h"
+#include "normd/v1/norm_service.pb.h"
 
 namespace normd::client {
 
@@ -37,6 +40,18 @@ absl::StatusOr<std::vector<InputFile>> OpenInputs(std::vector<TensorPath> paths)
 // output. InvalidArgument names the missing output, or the names of the existing ones.
 absl::StatusOr<std::vector<std::string>> OutputPaths(absl::Span<const TensorSpec> outputs,
                                                      absl::Span<const TensorPath> given);
+
+struct SharedMemoryServer {
+  std::string address;  // See SharedRegion::Create.
+  std::string token;    // Empty: none.
+};
+
+// Reads the files into a new region, which the request's inputs then name, with room for its
+// outputs: those of request.outputs, or all default ones. The server shares the region as long as
+// the request or its response exists. Errors: SharedRegion::Create's, OutputSpecs' and those of
+// reading.
+absl::Status ShareFiles(const SharedMemoryServer& server, const v1::ModelInfo& model,
+                        const std::vector<InputFile>& inputs, NormalizeRequest& request);
 
 }  // namespace normd::client
 

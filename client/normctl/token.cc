@@ -5,13 +5,12 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/printable.h"
 #include "client/normctl/command.h"
 #include "nlohmann/json.hpp"
 
@@ -20,9 +19,6 @@ namespace {
 
 // As many as the digest has: too many to guess.
 constexpr std::size_t kTokenBytes = 32;
-constexpr std::size_t kMaxNameBytes = 64;
-
-bool IsLetterOrDigit(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)); }
 
 // Reads the system's random generator, and encodes with characters that need no escape in a header,
 // a shell or a file name.
@@ -75,7 +71,7 @@ class TokenCommand final : public Command {
 
   absl::Status Run(const Context& context) override {
     const std::string& name = context.arguments[0];
-    if (!IsName(name)) {
+    if (!IsName(name, 64, "_-.@")) {  // The server's rule: server/identity/identity.h.
       return absl::InvalidArgumentError(
           "NAME: wanted 1 to 64 letters, digits and any of _ - . @, beginning with a letter or a "
           "digit");
@@ -96,15 +92,6 @@ class TokenCommand final : public Command {
   }
 
  private:
-  // The server's rule: server/identity/names.h.
-  static bool IsName(absl::string_view name) {
-    return !name.empty() && name.size() <= kMaxNameBytes && IsLetterOrDigit(name.front()) &&
-           std::all_of(name.begin(), name.end(), [](char c) {
-             return IsLetterOrDigit(c) ||
-                    absl::string_view("_-.@").find(c) != absl::string_view::npos;
-           });
-  }
-
   std::string out_;
 };
 

@@ -85,16 +85,20 @@ Outcome ToOutcome(const absl::StatusOr<client::StreamResult>& result, const Item
 
 }  // namespace
 
+void SetFields(const Item& item, std::int64_t version, client::CallFields& fields) {
+  fields.model = item.entry.model;
+  fields.version = version;
+  fields.outputs = item.entry.outputs;
+  fields.priority = static_cast<v1::Priority>(item.entry.priority);
+  fields.queue_timeout = item.entry.queue_timeout;
+}
+
 client::NormalizeRequest RequestFor(const Item& item, client::Protocol protocol,
                                     std::int64_t version) {
   client::NormalizeRequest request;
+  SetFields(item, version, request);
   request.protocol = protocol;
-  request.model = item.entry.model;
-  request.version = version;
   request.inputs = item.NamedInputs();
-  request.outputs = item.entry.outputs;
-  request.priority = static_cast<v1::Priority>(item.entry.priority);
-  request.queue_timeout = item.entry.queue_timeout;
   return request;
 }
 
@@ -102,12 +106,8 @@ absl::StatusOr<GrpcSender::Prepared> GrpcSender::Prepare(const Item& item,
                                                          const GrpcSenderOptions& options) {
   if (item.entry.streamed()) {
     client::StreamedTensor stream;
-    stream.request.model = item.entry.model;
-    stream.request.version = options.version;
+    SetFields(item, options.version, stream.request);
     stream.request.inputs = item.Specs();
-    stream.request.outputs = item.entry.outputs;
-    stream.request.priority = static_cast<v1::Priority>(item.entry.priority);
-    stream.request.queue_timeout = item.entry.queue_timeout;
     stream.request.timeout = item.entry.timeout.value_or(options.timeout);
     stream.request.chunk_bytes = item.entry.stream_chunk_bytes;
     client::Tensor joined = item.inputs.front();

@@ -17,7 +17,9 @@
 
 namespace normd::load {
 
-// The call of an item, without a time limit.
+// What an item's calls of either kind say beside their tensors, without a time limit.
+void SetFields(const Item& item, std::int64_t version, client::CallFields& fields);
+// The call of an item, likewise.
 client::NormalizeRequest RequestFor(const Item& item, client::Protocol protocol,
                                     std::int64_t version);
 

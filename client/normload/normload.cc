@@ -15,7 +15,6 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "client/normload/options.h"
-#include "client/normload/parse_options.h"
 #include "client/normload/report.h"
 #include "client/normload/session.h"
 #include "flags/version.h"

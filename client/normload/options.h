@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "client/connection_flags.h"
 #include "client/load/objective.h"
 #include "client/load/rate_profile.h"
@@ -105,6 +107,21 @@ struct ProgramOptions {
     return profile.has_value() || !trace.empty() || find_max || (sweep && sweep->over_rate);
   }
 };
+
+// InvalidArgument names the flag, what came and what was wanted. With --help nothing else is
+// checked.
+absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> arguments);
+
+// "normload merge": the reports to merge, at least one, and the result's files.
+struct MergeOptions {
+  std::vector<std::string> reports;
+  ReportFiles files;
+};
+
+absl::StatusOr<MergeOptions> ParseMergeOptions(absl::Span<const std::string> arguments);
+
+// The text of --help.
+std::string HelpText();
 
 }  // namespace normd::load
 

@@ -85,11 +85,10 @@ absl::StatusOr<Reply> CallOnce(client::Client& client, client::NormalizeRequest 
 absl::StatusOr<Reply> StreamOnce(client::Client& client, const Item& item,
                                  const ProgramOptions& options) {
   client::StreamRequest request;
-  request.model = item.entry.model;
-  request.version = options.version;
-  request.inputs = item.Specs();
-  request.outputs = item.entry.outputs;
+  SetFields(item, options.version, request);
+  request.queue_timeout = Duration{0};  // As in CallOnce.
   request.timeout = CallTimeout(options);
+  request.inputs = item.Specs();
   request.chunk_bytes = item.entry.stream_chunk_bytes;
   client::Tensor joined = item.inputs.front();
   ConstBytes rest = joined.bytes();

@@ -27,10 +27,10 @@ absl::StatusOr<std::size_t> ReadFully(const File& file, std::int64_t offset,
                                       absl::Span<std::byte> out) {
   std::size_t done = 0;
   while (done < out.size()) {
-    const ssize_t got = ::pread(file.descriptor(), out.data() + done, out.size() - done,
+    const ssize_t got = ::pread(file.descriptor.get(), out.data() + done, out.size() - done,
                                 offset + static_cast<std::int64_t>(done));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return SystemError(file.path(), "read");
+    if (got < 0) return SystemError(file.path, "read");
     if (got == 0) break;
     done += static_cast<std::size_t>(got);
   }
@@ -40,10 +40,10 @@ absl::StatusOr<std::size_t> ReadFully(const File& file, std::int64_t offset,
 absl::Status WriteFully(const File& file, std::int64_t offset, absl::Span<const std::byte> bytes) {
   std::size_t done = 0;
   while (done < bytes.size()) {
-    const ssize_t put = ::pwrite(file.descriptor(), bytes.data() + done, bytes.size() - done,
+    const ssize_t put = ::pwrite(file.descriptor.get(), bytes.data() + done, bytes.size() - done,
                                  offset + static_cast<std::int64_t>(done));
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return SystemError(file.path(), "write");
+    if (put < 0) return SystemError(file.path, "write");
     done += static_cast<std::size_t>(put);
   }
   return absl::OkStatus();
@@ -51,22 +51,12 @@ absl::Status WriteFully(const File& file, std::int64_t offset, absl::Span<const 
 
 }  // namespace
 
-File::~File() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-absl::Status File::Close() {
-  const int descriptor = std::exchange(descriptor_, -1);
-  if (descriptor >= 0 && ::close(descriptor) != 0) return SystemError(path_, "close");
-  return absl::OkStatus();
-}
-
 absl::StatusOr<NpyReader> NpyReader::Open(const std::string& path) {
   NpyReader reader;
-  reader.file_ = File(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path);
-  if (reader.file_.descriptor() < 0) return SystemError(path, "open");
+  reader.file_ = {Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), path};
+  if (!reader.file_.descriptor.valid()) return SystemError(path, "open");
   struct stat status = {};
-  if (::fstat(reader.file_.descriptor(), &status) != 0) return SystemError(path, "stat");
+  if (::fstat(reader.file_.descriptor.get(), &status) != 0) return SystemError(path, "stat");
   if (!S_ISREG(status.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
   }
@@ -99,7 +89,7 @@ absl::Status NpyReader::LoadFortranOrder() {
   constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
   absl::StatusOr<Tensor> tensor = Tensor::Allocate(header_.dtype, header_.shape);
   if (!tensor.ok()) {
-    return InFile(file_.path(),
+    return InFile(file_.path,
                   absl::Status(tensor.status().code(),
                                absl::StrCat("fortran_order: True: ", tensor.status().message(),
                                             "; in Python: a = numpy.load(path, mmap_mode=\"r\"); "
@@ -162,7 +152,7 @@ absl::Status NpyReader::ReadInFile(std::int64_t offset, absl::Span<std::byte> ou
   const absl::StatusOr<std::size_t> got = ReadFully(file_, header_.data_offset + offset, out);
   if (!got.ok()) return got.status();
   if (*got != out.size()) {
-    return absl::DataLossError(absl::StrCat(file_.path(), ": ends at byte ", offset, " + ", *got,
+    return absl::DataLossError(absl::StrCat(file_.path, ": ends at byte ", offset, " + ", *got,
                                             " of its elements, wanted ", offset, " + ",
                                             out.size()));
   }
@@ -171,7 +161,7 @@ absl::Status NpyReader::ReadInFile(std::int64_t offset, absl::Span<std::byte> ou
 
 absl::StatusOr<Tensor> NpyReader::ReadAll() const {
   absl::StatusOr<Tensor> tensor = Tensor::Allocate(header_.dtype, header_.shape);
-  if (!tensor.ok()) return InFile(file_.path(), tensor.status());
+  if (!tensor.ok()) return InFile(file_.path, tensor.status());
   if (absl::Status read = ReadAt(0, tensor->mutable_bytes()); !read.ok()) return read;
   return tensor;
 }
@@ -180,8 +170,9 @@ absl::StatusOr<NpyWriter> NpyWriter::Create(const std::string& path, norm::DType
                                             const Shape& shape) {
   constexpr mode_t kMode = 0666;  // The process's umask reduces it.
   NpyWriter writer;
-  writer.file_ = File(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode), path);
-  if (writer.file_.descriptor() < 0) return SystemError(path, "open for writing");
+  writer.file_ = {Descriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode)),
+                  path};
+  if (!writer.file_.descriptor.valid()) return SystemError(path, "open for writing");
   const std::string header = MakeNpyHeader(dtype, shape);
   writer.data_offset_ = static_cast<std::int64_t>(header.size());
   const absl::Status written = WriteFully(
@@ -193,6 +184,12 @@ absl::StatusOr<NpyWriter> NpyWriter::Create(const std::string& path, norm::DType
 
 absl::Status NpyWriter::WriteAt(std::int64_t offset, absl::Span<const std::byte> bytes) {
   return WriteFully(file_, data_offset_ + offset, bytes);
+}
+
+absl::Status NpyWriter::Close() {
+  const int descriptor = file_.descriptor.Release();
+  if (descriptor >= 0 && ::close(descriptor) != 0) return SystemError(file_.path, "close");
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Tensor> ReadNpy(const std::string& path) {

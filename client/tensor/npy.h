@@ -6,41 +6,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/descriptor.h"
 #include "client/tensor/npy_header.h"
 #include "client/tensor/tensor.h"
 
 namespace normd::client {
 
-// Sole owner of a file descriptor. Move-only.
-class File {
- public:
-  File() = default;
-  File(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
-  File(File&& other) noexcept { Swap(other); }
-  File& operator=(File&& other) noexcept {
-    File taken(std::move(other));
-    Swap(taken);
-    return *this;
-  }
-  ~File();
-
-  int descriptor() const { return descriptor_; }
-  const std::string& path() const { return path_; }
-  // Closes now, and returns the result.
-  absl::Status Close();
-
- private:
-  void Swap(File& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    std::swap(path_, other.path_);
-  }
-
-  int descriptor_ = -1;
-  std::string path_;
+struct File {
+  Descriptor descriptor;
+  std::string path;
 };
 
 // An open file with a checked header: its size matches dtype and shape exactly. The returned bytes
@@ -85,7 +62,7 @@ class NpyWriter {
   // Writes the tensor's bytes from `offset` on. Blocks. ResourceExhausted when the disk is full.
   absl::Status WriteAt(std::int64_t offset, absl::Span<const std::byte> bytes);
   // Call it at the end: some errors appear only here.
-  absl::Status Close() { return file_.Close(); }
+  absl::Status Close();
 
  private:
   NpyWriter() = default;

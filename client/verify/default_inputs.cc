@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/shape_pattern.h"
+#include "base/shape.h"
 
 namespace normd::client {
 namespace {

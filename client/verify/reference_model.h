@@ -14,12 +14,23 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/bytes.h"
 #include "client/tensor/tensor.h"
 #include "normd/v1/model_config.pb.h"
+#include "operations/geometry.h"
+#include "operations/kernel_program.h"
 #include "operations/operation.h"
 #include "operations/parameter.h"
 
 namespace normd::client {
+
+// The elements of every output, in the program's order: unrounded, and quantized ones not
+// saturated. `inputs` are in the order of `geometry`, which Operation::Check made, and have the
+// bytes that it says. InvalidArgument for a program or an index that the kernels refuse. Cost: one
+// thread, about 10 ns an element; for a fused layer some nanoseconds for each of its
+// multiplications.
+absl::StatusOr<std::vector<std::vector<double>>> ComputeReference(
+    const KernelProgram& program, const Geometry& geometry, absl::Span<const ConstBytes> inputs);
 
 // One output. The type in `spec` is the response's.
 struct ReferenceOutput {

@@ -13,7 +13,6 @@
 #include "base/clock.h"
 #include "server/accept/audit_log.h"
 #include "server/identity/access.h"
-#include "server/identity/credentials.h"
 #include "server/identity/identity.h"
 
 namespace normd {

@@ -169,11 +169,11 @@ std::shared_ptr<Account> Access::AccountOf(const Identity& identity) {
 
 absl::StatusOr<bool> Access::Changed() const {
   if (read_.policy.young || read_.tokens.young) return true;
-  const absl::StatusOr<FileVersion> policy = VersionOfFile(files_.policy);
+  const absl::StatusOr<FileState> policy = VersionOfFile(files_.policy);
   if (!policy.ok()) return policy.status();
   if (!(*policy == read_.policy.version)) return true;
   if (files_.tokens.empty()) return false;
-  const absl::StatusOr<FileVersion> tokens = VersionOfFile(files_.tokens);
+  const absl::StatusOr<FileState> tokens = VersionOfFile(files_.tokens);
   if (!tokens.ok()) return tokens.status();
   return !(*tokens == read_.tokens.version);
 }

@@ -13,7 +13,6 @@
 #include "base/mutex.h"
 #include "server/callers/callers.h"
 #include "server/callers/weak_table.h"
-#include "server/identity/credentials.h"
 #include "server/identity/identity.h"
 #include "server/identity/policy.h"
 #include "server/identity/private_file.h"

@@ -1,6 +1,7 @@
 #include "server/identity/identity.h"
 
-#include <algorithm>
+#include "absl/strings/str_cat.h"
+#include "base/printable.h"
 
 namespace normd {
 
@@ -30,6 +31,13 @@ bool Rights::IncludeModel(Right right, absl::string_view model) const {
   if (right == Right::kDescribe && observe) return true;
   return std::any_of(infer.begin(), infer.end(),
                      [&](const auto& patterns) { return patterns->Contains(model); });
+}
+
+absl::Status CheckIdentityName(absl::string_view name) {
+  if (IsName(name, 64, "_-.@")) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "\"", Printable(name, 32),
+      "\", wanted 1 to 64 letters, digits and any of _ - . @, beginning with a letter or a digit"));
 }
 
 }  // namespace normd

@@ -6,14 +6,30 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "server/identity/model_patterns.h"
 #include "server/identity/rate_limit.h"
 
 namespace normd {
+
+// Borrows; only read while it is judged. A transport fills in the parts that it has verified, and
+// leaves out the rest.
+struct PeerCredentials {
+  // The subject alternative names of a client certificate that the transport has verified.
+  absl::InlinedVector<absl::string_view, 2> uris;
+  absl::InlinedVector<absl::string_view, 2> dns_names;
+  // The value of `authorization`, as sent: "Bearer ...".
+  std::optional<absl::string_view> authorization;
+  // The caller is a process on this machine of the server's own user, or of root: the system
+  // reports this about the other end of a unix socket, where no others are let in.
+  bool own_user = false;
+};
 
 // The kinds of calls.
 enum class Right {
@@ -54,6 +70,11 @@ struct Identity {
   Rights rights;
   IdentityLimits limits;
 };
+
+// Letters, digits, '_', '-', '.' and '@', 1 to 64 of them, beginning with a letter or a digit: fit
+// for logs and metric labels. InvalidArgument shows the name, escaped and at most 32 characters of
+// it, and what was wanted.
+absl::Status CheckIdentityName(absl::string_view name);
 
 }  // namespace normd
 

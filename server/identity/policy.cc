@@ -12,7 +12,6 @@
 #include "base/printable.h"
 #include "google/protobuf/text_format.h"
 #include "normd/v1/policy.pb.h"
-#include "server/identity/names.h"
 #include "server/text_format/parse_text.h"
 
 namespace normd {

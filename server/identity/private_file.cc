@@ -8,9 +8,11 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/descriptor.h"
 
 namespace normd {
 namespace {
@@ -18,29 +20,6 @@ namespace {
 constexpr std::int64_t kMaxBytes = std::int64_t{4} << 20;
 // For a file system with whole seconds, plus one second.
 constexpr std::int64_t kYoungNs = 2'000'000'000;
-
-class OpenFile {
- public:
-  explicit OpenFile(int fd) : fd_(fd) {}
-  ~OpenFile() {
-    if (fd_ >= 0) close(fd_);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
-};
-
-std::int64_t Nanoseconds(const timespec& time) {
-  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-}
-
-FileVersion VersionFrom(const struct stat& info) {
-  return {info.st_dev, info.st_ino, info.st_size, Nanoseconds(info.st_mtim),
-          Nanoseconds(info.st_ctim)};
-}
 
 absl::Status Failed(const std::string& path, int error) { return absl::ErrnoToStatus(error, path); }
 
@@ -64,12 +43,12 @@ absl::Status CheckKind(const std::string& path, const struct stat& info, Guarded
 }  // namespace
 
 absl::StatusOr<PrivateFile> ReadPrivateFile(const std::string& path, Guarded guarded) {
-  const OpenFile file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat info {};
-  if (file.get() < 0 || fstat(file.get(), &info) != 0) return Failed(path, errno);
+  if (!file.valid() || fstat(file.get(), &info) != 0) return Failed(path, errno);
   if (absl::Status status = CheckKind(path, info, guarded); !status.ok()) return status;
   PrivateFile read;
-  read.version = VersionFrom(info);
+  read.version = StateFrom(info);
   // One byte more than its size, so that growth of the file is noticed.
   read.text.resize(static_cast<std::size_t>(info.st_size) + 1);
   std::size_t size = 0;
@@ -81,7 +60,7 @@ absl::StatusOr<PrivateFile> ReadPrivateFile(const std::string& path, Guarded gua
     size += static_cast<std::size_t>(count);
   }
   if (fstat(file.get(), &info) != 0) return Failed(path, errno);
-  if (!(VersionFrom(info) == read.version) || size + 1 != read.text.size()) {
+  if (!(StateFrom(info) == read.version) || size + 1 != read.text.size()) {
     return absl::AbortedError(absl::StrCat(path, ": changes while it is read"));
   }
   read.text.resize(size);
@@ -91,10 +70,10 @@ absl::StatusOr<PrivateFile> ReadPrivateFile(const std::string& path, Guarded gua
   return read;
 }
 
-absl::StatusOr<FileVersion> VersionOfFile(const std::string& path) {
+absl::StatusOr<FileState> VersionOfFile(const std::string& path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0) return Failed(path, errno);
-  return VersionFrom(info);
+  return StateFrom(info);
 }
 
 }  // namespace normd

@@ -3,23 +3,12 @@
 #ifndef NORMD_SERVER_IDENTITY_PRIVATE_FILE_H_
 #define NORMD_SERVER_IDENTITY_PRIVATE_FILE_H_
 
-#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/file.h"
 
 namespace normd {
-
-// Identifies a file's content, as far as the file system can.
-struct FileVersion {
-  std::uint64_t device = 0;
-  std::uint64_t inode = 0;
-  std::int64_t size_bytes = 0;
-  std::int64_t mtime_ns = 0;  // Since 1970, as the next.
-  std::int64_t ctime_ns = 0;
-
-  friend bool operator==(const FileVersion&, const FileVersion&) = default;
-};
 
 // What other users of the machine must not be able to do with the file.
 enum class Guarded {
@@ -29,7 +18,7 @@ enum class Guarded {
 
 struct PrivateFile {
   std::string text;
-  FileVersion version;
+  FileState version;
   // The file was written so recently that a further write may leave the same version: read it again
   // soon.
   bool young = false;
@@ -42,7 +31,7 @@ struct PrivateFile {
 absl::StatusOr<PrivateFile> ReadPrivateFile(const std::string& path, Guarded guarded);
 
 // The version of the file at the path now; errors as above.
-absl::StatusOr<FileVersion> VersionOfFile(const std::string& path);
+absl::StatusOr<FileState> VersionOfFile(const std::string& path);
 
 }  // namespace normd
 

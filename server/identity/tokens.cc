@@ -1,12 +1,15 @@
 #include "server/identity/tokens.h"
 
 #include <openssl/crypto.h>
+#include <openssl/evp.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <numeric>
 
 #include "absl/container/flat_hash_map.h"
@@ -15,9 +18,37 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "server/identity/names.h"
+#include "server/identity/identity.h"
 
 namespace normd {
+
+namespace {
+
+struct FreeContext {
+  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
+};
+
+}  // namespace
+
+Digest Sha256(absl::string_view text) {
+  // One context per thread: making one takes longer than the digest of a token.
+  thread_local const std::unique_ptr<EVP_MD_CTX, FreeContext> context = [] {
+    std::unique_ptr<EVP_MD_CTX, FreeContext> made(EVP_MD_CTX_new());
+    if (made == nullptr || EVP_DigestInit_ex2(made.get(), EVP_sha256(), nullptr) != 1) {
+      throw std::bad_alloc();
+    }
+    return made;
+  }();
+  Digest digest;
+  // Without an algorithm it restarts with its previous one.
+  if (EVP_DigestInit_ex2(context.get(), nullptr, nullptr) != 1 ||
+      EVP_DigestUpdate(context.get(), text.data(), text.size()) != 1 ||
+      EVP_DigestFinal_ex(context.get(), digest.data(), nullptr) != 1) {
+    throw std::bad_alloc();
+  }
+  return digest;
+}
+
 namespace {
 
 constexpr std::size_t kHexDigits = 2 * std::tuple_size_v<Digest>;

@@ -12,9 +12,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/identity/sha256.h"
 
 namespace normd {
+
+using Digest = std::array<std::uint8_t, 32>;
+
+// Source: FIPS 180-4, by OpenSSL. Thread-safe. std::bad_alloc when OpenSSL has no memory for it.
+Digest Sha256(absl::string_view text);
 
 inline constexpr std::size_t kMaxTokens = 10'000;
 // Fewer cannot hold 256 random bits in text; `normctl token` makes 43.

@@ -6,11 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/shape_pattern.h"
+#include "base/shape.h"
 #include "google/protobuf/descriptor.h"
 #include "server/metrics/metrics.h"
-#include "server/model/data_type.h"
 #include "wire/data_type.h"
+#include "wire/tensor_message.h"
 
 namespace normd {
 namespace {
@@ -27,7 +27,7 @@ std::string OperationName(const v1::ModelConfig& config) {
 // The type for clients, if a model takes several.
 norm::DType FirstType(const Model& model) {
   if (model.config().dtypes().empty()) return norm::DType::kFloat32;
-  return FromProto(model.config().dtypes(0)).value_or(norm::DType::kFloat32);
+  return FromProtocol(model.config().dtypes(0)).value_or(norm::DType::kFloat32);
 }
 
 // The protocol has no number for "any number of dimensions".

@@ -11,9 +11,9 @@
 #include "base/printable.h"
 #include "operations/field_checks.h"
 #include "operations/operations.h"
-#include "server/model/data_type.h"
 #include "server/model/version_plan.h"
 #include "server/text_format/parse_text.h"
+#include "wire/tensor_message.h"
 
 namespace normd {
 namespace {
@@ -51,7 +51,7 @@ absl::Status CheckDtypes(const v1::ModelConfig& config, const Operation& operati
   for (int i = 0; i < config.dtypes_size(); ++i) {
     const v1::DataType dtype = config.dtypes(i);
     const std::string field = absl::StrCat("dtypes[", i, "]");
-    if (const auto kernel = FromProto(dtype); !kernel.ok() || !operation.TakesDType(*kernel)) {
+    if (const auto kernel = FromProtocol(dtype); !kernel.ok() || !operation.TakesDType(*kernel)) {
       return InvalidField(field,
                           v1::DataType_IsValid(dtype) ? v1::DataType_Name(dtype)
                                                       : absl::StrCat(static_cast<int>(dtype)),

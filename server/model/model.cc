@@ -9,6 +9,7 @@
 #include "operations/operations.h"
 #include "operations/parameters.h"
 #include "server/model/config.h"
+#include "wire/tensor_message.h"
 
 namespace normd {
 
@@ -50,7 +51,7 @@ std::shared_ptr<const Model> Model::WithConfig(const Model& model, v1::ModelConf
 
 absl::StatusOr<Geometry> Model::Check(absl::Span<const TensorType> inputs) const {
   const norm::DType dtype = inputs.front().dtype;
-  const v1::DataType type = ToProto(dtype);
+  const v1::DataType type = ToProtocol(dtype);
   const auto wrong = [&](absl::string_view wanted) {
     return absl::InvalidArgumentError(absl::StrCat(inputs.size() > 1 ? "input \"x\": " : "",
                                                    "dtype: ", v1::DataType_Name(type), ", wanted ",

@@ -16,7 +16,6 @@
 #include "operations/operation.h"
 #include "operations/parameter.h"
 #include "server/metrics/metrics.h"
-#include "server/model/data_type.h"
 
 namespace normd {
 

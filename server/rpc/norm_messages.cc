@@ -43,7 +43,7 @@ RequestDescription Describe(NormalizeRequestView&& view) {
   for (ReceivedTensor& tensor : view.inputs) {
     InputDescription& input = request.inputs.emplace_back();
     input.name = std::move(tensor.name);
-    input.dtype = FromProto(tensor.dtype);
+    input.dtype = FromProtocol(tensor.dtype);
     input.shape = std::move(tensor.shape);
     input.data.views = std::move(tensor.data);
     input.data_bytes = tensor.data_bytes;
@@ -83,7 +83,7 @@ grpc::ByteBuffer NormalizeCodec::Encode(ResponseDescription&& response) const {
   for (OutputDescription& output : response.outputs) {
     TensorHeader& header = outputs.emplace_back();
     header = {NameOnWire(output.name, response.outputs.size(), response.outputs_by_name),
-              ToProto(output.dtype), output.shape, output.bytes};
+              ToProtocol(output.dtype), output.shape, output.bytes};
     if (output.region != nullptr) {
       header.data_bytes = 0;
       header.shared_memory = {output.region->region, output.region->offset, output.region->bytes};
@@ -108,7 +108,7 @@ std::string EncodeStreamHeader(const Model& model, const AcceptedRequest& accept
     const TensorType& type = accepted.inputs.outputs[k];
     v1::Tensor& output = *out.add_outputs();
     output.set_name(std::string(NameOnWire(outputs[k].name, sent, accepted.outputs.by_name)));
-    output.set_dtype(ToProto(type.dtype));
+    output.set_dtype(ToProtocol(type.dtype));
     for (const std::int64_t dim : type.shape.dims()) output.add_shape(dim);
   }
   out.set_samples(accepted.geometry().samples);

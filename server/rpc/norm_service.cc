@@ -6,6 +6,7 @@
 #include "server/rpc/driven_stream.h"
 #include "server/rpc/normalize_call.h"
 #include "server/rpc/stream_call.h"
+#include "wire/tensor_message.h"
 
 namespace normd {
 namespace {
@@ -16,8 +17,8 @@ void AddTensors(absl::Span<const TensorSignature> tensors,
     v1::TensorInfo& info = *out.Add();
     info.set_name(std::string(tensor.name));
     info.mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
-    if (tensor.dtype) info.set_dtype(ToProto(*tensor.dtype));
-    if (tensor.dtype_of_float64) info.set_dtype_of_float64(ToProto(*tensor.dtype_of_float64));
+    if (tensor.dtype) info.set_dtype(ToProtocol(*tensor.dtype));
+    if (tensor.dtype_of_float64) info.set_dtype_of_float64(ToProtocol(*tensor.dtype_of_float64));
     info.set_on_request(tensor.on_request);
     info.set_values(tensor.values);
   }
@@ -35,7 +36,7 @@ v1::ModelInfo ToInfo(const ModelStatus& status) {
   for (const Parameter& parameter : status.model->parameters()) {
     v1::Parameter& out = *info.add_parameters();
     out.set_name(parameter.name);
-    out.set_dtype(ToProto(parameter.dtype));
+    out.set_dtype(ToProtocol(parameter.dtype));
     for (const std::int64_t dim : parameter.shape.dims()) out.add_shape(dim);
   }
   AddTensors(status.model->inputs(), *info.mutable_inputs());

@@ -12,8 +12,8 @@
 #include "absl/container/inlined_vector.h"
 #include "base/bytes.h"
 #include "grpcpp/support/slice.h"
-#include "server/accept/piece_sequence.h"
 #include "server/accept/stream_limits.h"
+#include "server/accept/stream_plan.h"
 #include "server/batching/request.h"
 #include "server/model/model.h"
 

@@ -181,13 +181,7 @@ TlsFileStamps StampsOf(const TlsFiles& files) {
   for (std::size_t i = 0; i < stamps.size(); ++i) {
     struct stat found = {};
     if (paths[i]->empty() || stat(paths[i]->c_str(), &found) != 0) continue;
-    stamps[i] = {static_cast<std::int64_t>(found.st_dev),
-                 static_cast<std::int64_t>(found.st_ino),
-                 found.st_size,
-                 found.st_mtim.tv_sec,
-                 found.st_mtim.tv_nsec,
-                 found.st_ctim.tv_sec,
-                 found.st_ctim.tv_nsec};
+    stamps[i] = StateFrom(found);
   }
   return stamps;
 }

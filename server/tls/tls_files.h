@@ -4,11 +4,11 @@
 #define NORMD_SERVER_TLS_TLS_FILES_H_
 
 #include <array>
-#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/file.h"
 
 namespace normd {
 
@@ -29,10 +29,8 @@ struct TlsMaterial {
   bool operator==(const TlsMaterial&) const = default;
 };
 
-// Identifies a state of the files without reading them: for each its device, inode, size and times;
-// zeros for a missing one.
-using FileStamp = std::array<std::int64_t, 7>;
-using TlsFileStamps = std::array<FileStamp, 3>;
+// Identifies a state of the files without reading them; zeros for a missing one.
+using TlsFileStamps = std::array<FileState, 3>;
 TlsFileStamps StampsOf(const TlsFiles& files);
 
 // Reads the files and checks them at the time `now`. Refuses: a file that cannot be read, is not

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "base/shape_pattern.h"
 
 namespace normd {
 namespace {

@@ -10,7 +10,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "client/verify/reference_program.h"
+#include "client/verify/reference_model.h"
 #include "kernels/segment_tensors.h"
 
 namespace normd {

@@ -326,23 +326,5 @@ TEST(InferJsonRequestTest, AsksBeforeItTakesMemory) {
               HasSubstr("wanted 1000000000000, as its shape says"));
 }
 
-TEST(InferJsonIdTest, ReadsTheIdOfRefusedBodies) {
-  const auto id = [](absl::string_view text) {
-    const Body body(text);
-    return InferJsonId(body.view(), TakeAll);
-  };
-  EXPECT_EQ(id(R"({"id":"a"})"), "a");
-  EXPECT_EQ(id(R"({"inputs":[{"data":[1,2,{"id":"b"}]}],"id":"\u0061"})"), "a");
-  EXPECT_EQ(id(R"({"inputs":3,"id":"a","x":tru})"), "a");
-  EXPECT_EQ(id(R"({"inputs":[{"id":"b"}]})"), "");
-  EXPECT_EQ(id(R"({"id":7})"), "");
-  EXPECT_EQ(id(absl::StrCat(R"({"id":")", std::string(1025, 'a'), "\"}")), "");
-  EXPECT_EQ(id("{\"id\":\"a\",\"b\":\"\xff\"}"), "");
-  EXPECT_EQ(id(""), "");
-  const Body body(R"({"id":"a"})");
-  EXPECT_EQ(InferJsonId(body.view(), [](std::int64_t) { return absl::ResourceExhaustedError(""); }),
-            "");
-}
-
 }  // namespace
 }  // namespace normd

@@ -24,31 +24,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+for folder in ("tests", "examples"):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / folder))
 DTYPES = ("float32", "bfloat16")
-
-
 WAYS = ("called", "compiled", "decomposed", "replayed")
-
-
-def processor_seconds(call: Callable[[], Any], calls: int) -> float:
-    begin = time.process_time()
-    for _ in range(calls):
-        call()
-    return (time.process_time() - begin) / calls
-
-
-def device_seconds(call: Callable[[], Any], calls: int) -> float:
-    import torch
-
-    event: Any = torch.cuda.Event
-    begin, end = (event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(calls):
-        call()
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end)) / 1000 / calls
 
 
 def speed(eager: Callable[[], Any], ours: Callable[[], Any], device: str, rounds: int) -> float:
@@ -57,13 +36,17 @@ def speed(eager: Callable[[], Any], ours: Callable[[], Any], device: str, rounds
     On two busy cores that is within 0.04 for two copies of one model, the shortest of long turns
     within 0.14.
     """
-    seconds = device_seconds if device == "cuda" else processor_seconds
-    seconds(ours, 2)
-    calls = max(1, round(0.002 / seconds(eager, 2)))
+    from timing import milliseconds  # type: ignore[import-not-found]
+
+    def time_of(call: Callable[[], Any], calls: int) -> float:
+        return float(milliseconds(call, device, calls, time.process_time))
+
+    time_of(ours, 2)
+    calls = max(1, round(2 / time_of(eager, 2)))
     times: dict[Any, list[float]] = {eager: [], ours: []}
     for i in range(rounds):
         for call in (eager, ours) if i % 2 else (ours, eager):
-            times[call].append(seconds(call, calls))
+            times[call].append(time_of(call, calls))
     quartile = {call: statistics.quantiles(each, n=4)[0] for call, each in times.items()}
     return quartile[eager] / quartile[ours]
 

@@ -31,8 +31,10 @@ from torch.nn import functional
 import normd.torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "kernels" / "bench"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 import compare_torch  # type: ignore[import-not-found]
 import torch_library  # type: ignore[import-not-found]
+from timing import medians  # type: ignore[import-not-found]
 
 ROUNDS, CALLS = 41, 200
 Pair = tuple[Callable[[], object], Callable[[], object]]
@@ -121,24 +123,11 @@ def slices(device: str) -> None:
     ):
         for dtype in (torch.float32, torch.bfloat16):
             calls = slice_pair(torch.randn(sizes, device=device, dtype=dtype)[:, columns])
-            times = [[microseconds(call, device) for call in calls] for _ in range(ROUNDS)]
-            ours, copied = (statistics.median(each) for each in zip(*times[3:], strict=True))
+            runs = dict(zip(("ours", "copied"), calls, strict=True))
+            times = medians(runs, device, ROUNDS, 1, time.process_time)
+            ours, copied = (1e3 * each for each in times.values())
             label = f"{name} {dtype}".replace("torch.", "")
             print(f"{label:<32} {ours:10.1f} {copied:9.1f} {ours / copied:6.2f}")
-
-
-def microseconds(call: Callable[[], object], device: str) -> float:
-    if device == "cuda":
-        event: Any = torch.cuda.Event
-        begin, end = (event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) * 1e3
-    before = time.process_time()
-    call()
-    return (time.process_time() - before) * 1e6
 
 
 def replayed(library: Any, op: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:

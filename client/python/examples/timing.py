@@ -9,13 +9,18 @@ from collections.abc import Callable, Mapping
 import torch
 
 
-def milliseconds(call: Callable[[], object], device: str, calls: int) -> float:
-    """The time of one of `calls` consecutive calls; on CUDA the device's time."""
+def milliseconds(
+    call: Callable[[], object],
+    device: str,
+    calls: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
+    """The time of one of `calls` consecutive calls, by the clock; on CUDA the device's time."""
     if device == "cpu":
-        begin = time.perf_counter()
+        begin = clock()
         for _ in range(calls):
             call()
-        return (time.perf_counter() - begin) / calls * 1e3
+        return (clock() - begin) / calls * 1e3
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     first.record()
     for _ in range(calls):
@@ -26,13 +31,17 @@ def milliseconds(call: Callable[[], object], device: str, calls: int) -> float:
 
 
 def medians(
-    runs: Mapping[str, Callable[[], object]], device: str, rounds: int = 15, calls: int = 4
+    runs: Mapping[str, Callable[[], object]],
+    device: str,
+    rounds: int = 15,
+    calls: int = 4,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
     """The median of each run's milliseconds, over rounds in which all take a turn."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(rounds + 2):
         for name, run in runs.items():
-            taken = milliseconds(run, device, calls)
+            taken = milliseconds(run, device, calls, clock)
             if turn >= 2:  # The first calls compile and allocate.
                 times[name].append(taken)
     return {name: statistics.median(values) for name, values in times.items()}

@@ -1,4 +1,4 @@
-#include "client/normload/parse_options.h"
+#include "client/normload/options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
-#include "client/normload/parse_options.h"
+#include "client/normload/options.h"
 #include "client/normload/progress.h"
 #include "nlohmann/json.hpp"
 

@@ -14,7 +14,6 @@
 #include "google/protobuf/stubs/logging.h"
 #include "server/identity/access.h"
 #include "server/identity/policy.h"
-#include "server/identity/sha256.h"
 #include "server/identity/tokens.h"
 #include "server/metrics/metrics.h"
 #include "spdlog/spdlog.h"

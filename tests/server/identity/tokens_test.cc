@@ -220,7 +220,7 @@ TEST(PrivateFileTest, RefusesMoreThanFourMebibytes) {
 TEST(PrivateFileTest, AFileInAnothersPlaceHasAnotherVersion) {
   const IdentityFolder folder;
   const std::string path = folder.Write("file", "one");
-  const FileVersion before = *VersionOfFile(path);
+  const FileState before = *VersionOfFile(path);
   folder.Write("file", "two");
   EXPECT_FALSE(*VersionOfFile(path) == before);
 }

@@ -12,6 +12,7 @@
 
 #include "server/model/config.h"
 #include "tests/server/model/zero_parameter.h"
+#include "wire/tensor_message.h"
 
 namespace normd::testing {
 namespace {
@@ -293,7 +294,7 @@ TEST_F(ModelCheckTest, NamesXAmongSeveralInputs) {
       std::vector<TensorType> inputs(model->inputs().size(), right);
       inputs.front().dtype = wrong;
       EXPECT_EQ(std::string(model->Check(inputs).status().message()),
-                "input \"x\": dtype: " + v1::DataType_Name(ToProto(wrong)) +
+                "input \"x\": dtype: " + v1::DataType_Name(ToProtocol(wrong)) +
                     ", wanted FLOAT32 or FLOAT64")
           << config;
       // Without a list, what the operation takes.
@@ -306,7 +307,7 @@ TEST_F(ModelCheckTest, NamesXAmongSeveralInputs) {
 
 TEST(DataTypeTest, ConvertsBothWays) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
-    const absl::StatusOr<DType> back = FromProto(ToProto(dtype));
+    const absl::StatusOr<DType> back = FromProtocol(ToProtocol(dtype));
     ASSERT_TRUE(back.ok()) << back.status();
     EXPECT_EQ(*back, dtype);
   }
@@ -314,9 +315,9 @@ TEST(DataTypeTest, ConvertsBothWays) {
 
 TEST(DataTypeTest, RefusesUnknownValues) {
   EXPECT_EQ(
-      FromProto(v1::DATA_TYPE_UNSPECIFIED).status(),
+      FromProtocol(v1::DATA_TYPE_UNSPECIFIED).status(),
       absl::InvalidArgumentError("dtype: missing, wanted FLOAT32, FLOAT64, FLOAT16 or BFLOAT16"));
-  EXPECT_EQ(FromProto(static_cast<v1::DataType>(99)).status(),
+  EXPECT_EQ(FromProtocol(static_cast<v1::DataType>(99)).status(),
             absl::InvalidArgumentError(
                 "dtype: 99 is unknown, wanted FLOAT32, FLOAT64, FLOAT16 or BFLOAT16"));
 }

@@ -24,6 +24,7 @@
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/tensor.h"
+#include "wire/tensor_message.h"
 
 namespace normd::testing {
 namespace {
@@ -55,7 +56,7 @@ const std::vector<Kind>& Kinds() {
   return kinds;
 }
 
-norm::DType ToDType(v1::DataType dtype) { return *FromProto(dtype); }
+norm::DType ToDType(v1::DataType dtype) { return *FromProtocol(dtype); }
 
 v1::Tensor RandomTensor(v1::DataType dtype, const std::vector<std::int64_t>& shape,
                         std::mt19937_64& random) {

@@ -1,6 +1,4 @@
-#include "operations/channel_range.h"
-
-#include <cstddef>
+#include "operations/geometry.h"
 
 #include "kernels/norm.h"
 

@@ -1,7 +1,6 @@
-#include "client/normload/parse_options.h"
+#include "client/normload/options.h"
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <utility>
