@@ -278,9 +278,9 @@ class ConnectionOver final : public RestConnection,
     HaveBody();
   }
 
-  // Answers a request that has no call.
+  // Answers a request that has no call: with a refusal, or OPTIONS.
   void RefuseRequest() {
-    parts_.metrics.RecordRefusedRequest(refused_.status);
+    if (refused_.status >= 400) parts_.metrics.RecordRefusedRequest(refused_.status);
     Answer();
   }
 
