@@ -15,7 +15,7 @@ grpc::Status ToGrpc(const absl::Status& status, Duration retry_after,
   if (status.ok()) return grpc::Status::OK;
   std::optional<Duration> after = RetryAfterOf(status);
   if (absl::IsResourceExhausted(status)) after = RetryAfter(status, retry_after);
-  if (after) {
+  if (after && *after != kNoRetry) {
     const auto ms = std::chrono::ceil<std::chrono::milliseconds>(*after);
     context.AddTrailingMetadata("grpc-retry-pushback-ms", absl::StrCat(ms.count()));
   }

@@ -10,6 +10,9 @@
 
 namespace normd {
 
+// As a status's time for a retry: none succeeds, and its client gets no hint.
+inline constexpr Duration kNoRetry = Duration::max();
+
 // `status` is the client's (see ForClient). Adds `grpc-retry-pushback-ms` to the trailing metadata
 // of `context`, which has not been sent yet: for RESOURCE_EXHAUSTED `retry_after`, or longer if the
 // status says so (RetryAfter); for other codes the status's own time, if it has one.

@@ -44,6 +44,7 @@ bool StreamCall::TakeMessage(bool ok) {
       absl::Status read = ReadMessage(part, slices);
       return read.ok() && first ? TakeHeader(part) : read;
     });
+    incoming_.Clear();
   }
   MutexLock lock(mutex_);
   reading_ = false;
@@ -172,6 +173,8 @@ absl::Status StreamCall::ReadMessage(StreamPartView& part, std::vector<grpc::Sli
   const auto message_bytes = static_cast<std::int64_t>(incoming_.Length());
   accept_.metrics.AddPayload(message_bytes, 0);
   call_.CountReceived(message_bytes);
+  absl::Status fits = CheckMessageBytes(incoming_, accept_.limits);
+  if (!fits.ok()) return fits;
   // The lease counts the largest chunk before it comes.
   const std::int64_t max_bytes =
       std::min(accept_.limits.stream.max_chunk_bytes(), accept_.limits.max_request_bytes);
@@ -180,7 +183,6 @@ absl::Status StreamCall::ReadMessage(StreamPartView& part, std::vector<grpc::Sli
       {max_bytes + kMaxRequestOverheadBytes, [](std::int64_t) { return absl::OkStatus(); }},
       slices);
   if (!views.ok()) return views.status();
-  incoming_.Clear();
   absl::StatusOr<StreamPartView> decoded = DecodeStreamRequest(*views);
   if (!decoded.ok()) return decoded.status();
   part = *std::move(decoded);
