@@ -157,8 +157,12 @@ void CompressReply(absl::string_view accept_encoding, RestReply& reply) {
   compressed.resize(compressed.size() - stream.avail_out);
   deflateEnd(&stream);
   if (!done) return;
+  try {
+    absl::StrAppend(&reply.headers, "Content-Encoding: ", gzip ? "gzip" : "deflate", "\r\n");
+  } catch (const std::exception&) {
+    return;
+  }
   reply.text = std::move(compressed);
-  absl::StrAppend(&reply.headers, "Content-Encoding: ", gzip ? "gzip" : "deflate", "\r\n");
 }
 
 void OutgoingReply::Set(RestReply reply, const RestHead& head, const RequestIds* ids,

@@ -105,7 +105,9 @@ void StreamCall::OnIdleAlarm() {
     watched_ = false;
     finished = finished_;
     if (finished) return;
-    const absl::Status status = patience_.Check(now, ServersTurn());
+    const absl::Status status = CatchAll([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return patience_.Check(now, ServersTurn());
+    });
     if (status.ok()) return;
     abandoned_ = true;
     Fail(status);
@@ -136,8 +138,12 @@ void StreamCall::OnIdleAfterFinish(TimePoint now) {
 }
 
 void StreamCall::OnComputed(std::uint64_t number, Completion&& completion) {
-  if (completion.status.ok()) {
-    call_.metrics().RecordStages(completion.stages, completion.batch.requests);
+  absl::Status status = completion.status;
+  if (status.ok()) {
+    status = CatchAll([&] {
+      call_.metrics().RecordStages(completion.stages, completion.batch.requests);
+      return absl::OkStatus();
+    });
   }
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     line_.OnDone();
@@ -145,7 +151,7 @@ void StreamCall::OnComputed(std::uint64_t number, Completion&& completion) {
     const auto take = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return line_.SetResult(number, completion, accepted_request_.outputs);
     };
-    const absl::Status status = completion.status.ok() ? CatchAll(take) : completion.status;
+    if (status.ok()) status = CatchAll(take);
     if (!status.ok()) Fail(status);
   });
 }
