@@ -207,12 +207,13 @@ class ConnectionOver final : public RestConnection,
   }
 
   void ReadHeadOf() {
-    if (!reader_.has_value()) {
-      reader_.emplace(options_.max_head_bytes);
-      Expect(Phase::kHead, options_.handshake_timeout);
-    }
+    const bool first = !reader_.has_value();
+    if (first) reader_.emplace(options_.max_head_bytes);
     const RequestReader::Progress progress = reader_->ReadHeadFrom(buffer_, head_, refused_);
-    if (progress == RequestReader::Progress::kNeedsMore) return Read();
+    if (progress == RequestReader::Progress::kNeedsMore) {
+      if (first) Expect(Phase::kHead, options_.handshake_timeout);
+      return Read();
+    }
     if (refused_.status != 0) {
       head_.keep_alive = false;  // Where the next request begins is unclear.
       return RefuseRequest();
@@ -266,8 +267,11 @@ class ConnectionOver final : public RestConnection,
   }
 
   void ReadBody() {
-    Expect(Phase::kBody, options_.message_timeout);
-    Follow(body_.TakeBuffered());
+    const IncomingBody::Progress progress = body_.TakeBuffered();
+    if (progress == IncomingBody::Progress::kNeedsMore) {
+      Expect(Phase::kBody, options_.message_timeout);
+    }
+    Follow(progress);
   }
 
   void Follow(IncomingBody::Progress progress) {
