@@ -211,8 +211,10 @@ HWY_INLINE hn::Vec<D> LoadPart([[maybe_unused]] Format format, D d, const typena
   } else if constexpr (kMaskedMemory<Format>) {
     return hn::MaskedLoad(hn::FirstN(d, n), d, p);
   } else {
-    HWY_ALIGN Lane buffer[hn::MaxLanes(AccTag<Format>())] = {};
-    std::memcpy(buffer, p, n * sizeof(Lane));
+    // g++ does not see that n is less.
+    constexpr std::size_t kMost = hn::MaxLanes(AccTag<Format>());
+    HWY_ALIGN Lane buffer[kMost] = {};
+    std::memcpy(buffer, p, std::min(n, kMost) * sizeof(Lane));
     return Load(format, d, buffer);
   }
 }
@@ -226,9 +228,10 @@ HWY_INLINE void StorePart([[maybe_unused]] Format format, D d, hn::Vec<D> v,
   } else if constexpr (kMaskedMemory<Format>) {
     hn::BlendedStore(v, hn::FirstN(d, n), d, p);
   } else {
-    HWY_ALIGN Lane buffer[hn::MaxLanes(AccTag<Format>())];
+    constexpr std::size_t kMost = hn::MaxLanes(AccTag<Format>());
+    HWY_ALIGN Lane buffer[kMost];
     Store(format, d, v, buffer);
-    std::memcpy(p, buffer, n * sizeof(Lane));
+    std::memcpy(p, buffer, std::min(n, kMost) * sizeof(Lane));
   }
 }
 

@@ -33,6 +33,16 @@ auto WithElementType(DType dtype, Function function) {
   }
 }
 
+// The same for kernels that do not take float64.
+template <typename Function>
+auto WithNarrowType(DType dtype, Function function) {
+  switch (dtype) {
+    case DType::kFloat16: return function(ElementType<Half>());
+    case DType::kBFloat16: return function(ElementType<BFloat>());
+    default: return function(ElementType<float>());
+  }
+}
+
 // Whether every row of the batch, in x, in y and in what modulates it, begins and ends on a
 // multiple of 16 bytes.
 inline bool IsAligned(const RowBatch& batch) {

@@ -6,10 +6,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "base/clock.h"
@@ -59,7 +59,8 @@ class ActiveCalls {
   std::vector<std::shared_ptr<Stream>> Streams();
 
   // weak: a stream lives as long as gRPC, or an abort in progress, needs it.
-  absl::flat_hash_map<Stream*, std::weak_ptr<Stream>> streams_ ABSL_GUARDED_BY(streams_mutex_);
+  // (abseil's hash map is broken once it has found no memory to grow.)
+  std::map<Stream*, std::weak_ptr<Stream>> streams_ ABSL_GUARDED_BY(streams_mutex_);
 };
 
 }  // namespace normd

@@ -4,6 +4,18 @@
 #include "server/accept/method_rights.h"
 
 namespace normd {
+namespace {
+
+// A call ends also where there is no memory to count it or to log it.
+template <typename Act>
+void WithMemory(Act act) {
+  CatchAll([&act] {
+    act();
+    return absl::OkStatus();
+  }).IgnoreError();
+}
+
+}  // namespace
 
 CallContext::CallContext(AcceptEnvironment& environment, CallArrival arrival)
     : environment_(environment),
@@ -71,17 +83,22 @@ std::shared_ptr<std::atomic<bool>> CallContext::cancellation() {
 }
 
 absl::Status CallContext::End(const absl::Status& status) {
-  ended_ = ForClient(status, ids_.request_id);
+  const absl::Status made = CatchAll([&] {
+    ended_ = ForClient(status, ids_.request_id);
+    return absl::OkStatus();
+  });
+  if (!made.ok()) ended_ = made;
   return ended_;
 }
 
 Duration CallContext::Record() {
   const Duration duration = environment_.clock.Now() - arrival_;
-  metrics().RecordRequest(method_, code(), duration);
-  if (environment_.authorizer != nullptr) {
+  WithMemory([&] {
+    metrics().RecordRequest(method_, code(), duration);
+    if (environment_.authorizer == nullptr) return;
     environment_.authorizer->Record(Asked(), RightOf(method_), asked_model_,
                                     {code(), input_bytes_});
-  }
+  });
   return duration;
 }
 
@@ -90,12 +107,14 @@ void CallContext::RecordAndLog(const StageTimes& stages, const BatchInfo& batch)
   if (environment_.request_log == nullptr) return;
   const RequestLog::Reason reason = environment_.request_log->Pick(duration);
   if (reason == RequestLog::Reason::kNone) return;
-  environment_.request_log->Write(
-      reason, {MethodName(method_), ids_,
-               model_ != nullptr ? absl::string_view(model_->name()) : absl::string_view(),
-               model_ != nullptr ? model_->version() : 0, ended_, duration, stages, batch,
-               caller_ != nullptr ? absl::string_view(caller_->name) : absl::string_view(), owner(),
-               input_bytes_});
+  WithMemory([&] {
+    environment_.request_log->Write(
+        reason, {MethodName(method_), ids_,
+                 model_ != nullptr ? absl::string_view(model_->name()) : absl::string_view(),
+                 model_ != nullptr ? model_->version() : 0, ended_, duration, stages, batch,
+                 caller_ != nullptr ? absl::string_view(caller_->name) : absl::string_view(),
+                 owner(), input_bytes_});
+  });
 }
 
 }  // namespace normd

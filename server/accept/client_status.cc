@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/retry_after.h"
+#include "server/batching/request.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {
@@ -22,7 +23,7 @@ absl::Status CatchAll(absl::FunctionRef<absl::Status()> body) {
   try {
     return body();
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("memory: the server has none left for this request");
+    return NoMemory();
   } catch (const std::exception& error) {
     return absl::InternalError(error.what());
   } catch (...) {

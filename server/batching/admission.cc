@@ -284,52 +284,54 @@ void Admission::EndOverdraft(Lease& lease) {
 }
 
 // Waiters are called without the lock, and may bring the same thread back here: the loop below,
-// further up its stack, then continues for it.
+// further up its stack, then continues for it. It allocates nothing, because those in the line rely
+// on it.
 void Admission::CallWaiters() {
   {
     MutexLock lock(mutex_);
     if (std::exchange(calling_, true)) return;
   }
   for (;;) {
-    std::vector<Call> calls;
+    std::optional<Call> call;
     {
       MutexLock lock(mutex_);
-      calls = NextCalls();
-      if (calls.empty()) {
+      call = NextCall();
+      if (!call.has_value()) {
         calling_ = false;
         return;
       }
     }
-    for (const Call& call : calls) {
-      if (const std::shared_ptr<Waiter> waiter = call.waiter.lock()) waiter->OnRoom(call.overdraft);
-    }
+    if (const std::shared_ptr<Waiter> waiter = call->waiter.lock()) waiter->OnRoom(call->overdraft);
   }
 }
 
-// Takes leases with room from the line. If none has room, and none overdraws, one gets an
+// Takes the first lease with room from the line. If none has room, and none overdraws, one gets an
 // overdraft.
-std::vector<Admission::Call> Admission::NextCalls() {
-  std::vector<Call> calls;
-  std::vector<Line> left;
-  for (Line& line : line_) {
-    if (!HasRoom(*line.lease, expected_bytes_.load())) {
-      left.push_back(std::move(line));
-      continue;
-    }
-    line.lease->expected_bytes_.store(line.step_bytes);
-    expected_bytes_.fetch_add(line.step_bytes);
-    calls.push_back({std::move(line.waiter), false});
+std::optional<Admission::Call> Admission::NextCall() {
+  auto next = std::find_if(line_.begin(), line_.end(), [this](const Line& line) {
+    return HasRoom(*line.lease, expected_bytes_.load());
+  });
+  const bool overdraft = next == line_.end();
+  if (!overdraft) {
+    next->lease->expected_bytes_.store(next->step_bytes);
+    expected_bytes_.fetch_add(next->step_bytes);
+  } else if (!line_.empty() && overdrawn_ == nullptr) {
+    next = NextOverdraft();
+    overdrawn_ = next->lease;
+    next->lease->overdraws_.store(true);
+  } else {
+    return std::nullopt;
   }
-  line_.swap(left);
-  if (calls.empty() && !line_.empty() && overdrawn_ == nullptr) calls.push_back(NextOverdraft());
+  Call call{std::move(next->waiter), overdraft};
+  line_.erase(next);
   waiting_.store(static_cast<std::int64_t>(line_.size()));
-  return calls;
+  return call;
 }
 
 // Picks the peer whose last overdraft is longest ago, and its lease that has waited longest. A
 // client that lets its overdrafts time out thus delays others by one of them, not by one for each
 // of its streams.
-Admission::Call Admission::NextOverdraft() {
+std::vector<Admission::Line>::iterator Admission::NextOverdraft() {
   const auto peer = [](const Line& line) { return line.lease->holders_.back(); };
   const auto last = [&](const Line& line) {
     return peer(line) != nullptr ? peer(line)->last_overdraft : 0;
@@ -337,11 +339,7 @@ Admission::Call Admission::NextOverdraft() {
   const auto next = std::min_element(
       line_.begin(), line_.end(), [&](const Line& a, const Line& b) { return last(a) < last(b); });
   if (peer(*next) != nullptr) peer(*next)->last_overdraft = ++overdrafts_;
-  overdrawn_ = next->lease;
-  next->lease->overdraws_.store(true);
-  Call call{std::move(next->waiter), true};
-  line_.erase(next);
-  return call;
+  return next;
 }
 
 }  // namespace normd

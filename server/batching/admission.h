@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -127,7 +128,8 @@ class Admission {
 
   // Whether the lease may take a step now.
   bool MayGrow(const Lease& lease) const;
-  // Calls the waiter when the lease may take a step of about `step_bytes`, perhaps at once.
+  // Calls the waiter when the lease may take a step of about `step_bytes`, perhaps at once. May
+  // throw std::bad_alloc, and then it does not wait.
   void AwaitRoom(Lease& lease, std::int64_t step_bytes, std::weak_ptr<Waiter> waiter);
   // No effect on a lease that neither waits nor overdraws.
   void StopAwaiting(Lease& lease);
@@ -170,8 +172,8 @@ class Admission {
   void End(Lease& lease);
   bool HasRoom(const Lease& lease, std::int64_t expected) const;
   void CallWaiters();
-  std::vector<Call> NextCalls() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Call NextOverdraft() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<Call> NextCall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Line>::iterator NextOverdraft() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const AdmissionLimits limits_;
   const std::array<std::int64_t, kResourceCount> budgets_;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cassert>
 #include <chrono>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -15,7 +16,12 @@ namespace {
 
 void FailExpired(std::vector<std::unique_ptr<Request>> requests) {
   for (std::unique_ptr<Request>& request : requests) {
-    absl::Status status = WaitedTooLong(*request);
+    absl::Status status = NoMemory();
+    try {
+      status = WaitedTooLong(*request);
+    } catch (const std::bad_alloc&) {
+      // Then it ends without the words.
+    }
     Fail(std::move(request), std::move(status));
   }
 }
@@ -37,7 +43,11 @@ void FailExpired(std::vector<std::unique_ptr<Request>> requests) {
 // which is just timing out is not lost.
 struct BatchQueue::Impl {
   Impl(BatchQueueOptions options, const Clock& clock_in)
-      : clock(clock_in), spin_wait(options.spin_wait), waiting(options, clock_in) {}
+      : clock(clock_in), spin_wait(options.spin_wait), waiting(options, clock_in) {
+    // Made while there is memory.
+    static_cast<void>(NoMemory());
+    static_cast<void>(CancelledByClient());
+  }
 
   struct Wake {
     bool one_idle = false;
@@ -341,7 +351,7 @@ void BatchQueue::Cancel(std::uint64_t request_id) {
     request = impl_->waiting.Remove(request_id, impl_->clock.Now());
   }
   if (request != nullptr) {
-    Fail(std::move(request), absl::CancelledError("the client cancelled the request"));
+    Fail(std::move(request), CancelledByClient());
   }
 }
 

@@ -18,6 +18,28 @@ void Finish(std::unique_ptr<Request> request, Completion& completion) {
 
 }  // namespace
 
+Request::~Request() {
+  if (!accepted || done == nullptr) return;
+  Completion completion;
+  completion.status = NoMemory();
+  completion.stages = stages;
+  ReleaseInputs();
+  model.reset();
+  std::move(done)(std::move(completion));
+}
+
+const absl::Status& NoMemory() {
+  static const absl::Status& status = *new absl::Status(
+      absl::ResourceExhaustedError("memory: the server has none left for this request"));
+  return status;
+}
+
+const absl::Status& CancelledByClient() {
+  static const absl::Status& status =
+      *new absl::Status(absl::CancelledError("the client cancelled the request"));
+  return status;
+}
+
 void Complete(std::unique_ptr<Request> request, OutputBuffers&& outputs, const BatchInfo& batch) {
   Completion completion;
   completion.outputs = std::move(outputs);
@@ -49,7 +71,7 @@ std::string InUnitOf(TimeoutField field, Duration time) {
 }
 
 absl::Status CheckWanted(const Request& request, TimePoint now) {
-  if (request.IsCancelled()) return absl::CancelledError("the client cancelled the request");
+  if (request.IsCancelled()) return CancelledByClient();
   if (request.deadline <= now) {
     return absl::DeadlineExceededError("the deadline passed before the request was computed");
   }

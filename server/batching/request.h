@@ -73,6 +73,9 @@ std::string InUnitOf(TimeoutField field, Duration time);
 // Move-only. Owned by one place at a time: front end, queue, batch. Not thread-safe, but for
 // `cancelled`.
 struct Request {
+  // If nobody could end it for lack of memory, `done` gets NoMemory().
+  ~Request();
+
   std::uint64_t id = 0;  // Unique within the server.
   std::shared_ptr<const Model> model;
   norm::DType dtype = norm::DType::kFloat32;  // The first input's; one for a whole batch.
@@ -115,8 +118,9 @@ struct Request {
   std::shared_ptr<std::atomic<bool>> cancelled;
 
   // Runs exactly once, on any thread, without locks held: the server's promise for every request
-  // that BatchQueue::Push accepted. Must not block.
+  // that BatchQueue::Push accepted. Must neither block nor throw.
   absl::AnyInvocable<void(Completion&&) &&> done;
+  bool accepted = false;  // By BatchQueue::Push.
 
   void ReleaseInputs() {
     inputs.clear();
@@ -134,6 +138,10 @@ struct Request {
 void Complete(std::unique_ptr<Request> request, OutputBuffers&& outputs, const BatchInfo& batch);
 void Complete(std::unique_ptr<Request> request, Buffer only_output, const BatchInfo& batch);
 void Fail(std::unique_ptr<Request> request, absl::Status status);
+
+// The errors of calls that end without memory, or because of their clients: they need no memory.
+const absl::Status& NoMemory();
+const absl::Status& CancelledByClient();
 
 // Cancelled or DeadlineExceeded when nobody waits for the result any more; OK otherwise.
 absl::Status CheckWanted(const Request& request, TimePoint now);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <chrono>
+#include <new>
 #include <numeric>
 #include <tuple>
 
@@ -126,6 +127,8 @@ WaitingSet::Added WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint n
   if (spare_.empty()) spare_.emplace_back();
   HolderCounts::Reserve(spare_holders_);
   const auto waiting = spare_.begin();
+  if (waiting->batch == nullptr) waiting->batch = std::make_unique<Batch>();
+  prefix_.reserve(1);
 
   // Nothing can fail from here on.
   waiting->id_node.key() = request->id;
@@ -152,6 +155,7 @@ WaitingSet::Added WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint n
   group.cost[static_cast<std::size_t>(request->priority)] += Cost(waiting->facts);
   request->model->metrics().AddQueued(1);
   group.holders.Add(*waiting, request->holder, request->may_be_dropped, spare_holders_);
+  request->accepted = true;
   waiting->request = std::move(request);
   // A line that may already go stays in place: its oldest is the same.
   if (line.place != Line::kReady) Place(line);
@@ -200,6 +204,7 @@ std::unique_ptr<Batch> WaitingSet::TakeInline(std::unique_ptr<Request>& request,
   batch->bytes = facts.bytes;
   batch->taken = now;
   request->admitted = now;
+  request->accepted = true;
   batch->requests.push_back(std::move(request));
   return batch;
 }
@@ -216,9 +221,13 @@ std::unique_ptr<Request> WaitingSet::Remove(std::uint64_t id, TimePoint now) {
 
 std::vector<std::unique_ptr<Request>> WaitingSet::RemoveExpired(TimePoint now) {
   std::vector<std::unique_ptr<Request>> expired;
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    expired.emplace_back();  // Its new place first, so that a request is never without one.
-    expired.back() = Remove(deadlines_.begin()->second, now);
+  try {
+    while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+      expired.emplace_back();  // Its new place first, so that a request is never without one.
+      expired.back() = Remove(deadlines_.begin()->second, now);
+    }
+  } catch (const std::bad_alloc&) {
+    // No memory for another place: the next call goes on.
   }
   return expired;
 }
@@ -248,23 +257,15 @@ std::unique_ptr<Batch> WaitingSet::TakeBatch(TimePoint now) {
   if (ready_.empty()) return nullptr;
   Group& group = *ready_.begin()->second;
   Line& line = *FirstReadyLine(group);
-
-  // The policy sees no more than the first request that cannot be part of the batch.
-  prefix_.clear();
-  std::int64_t rows = 0;
-  std::int64_t bytes = 0;
-  Cursor cursor(line);
-  for (std::int64_t left = line.totals.requests; left > 0; --left) {
-    prefix_.push_back(cursor.Next()->facts);
-    rows += prefix_.back().rows;
-    bytes += prefix_.back().bytes;
-    if (rows > group.limits.max_rows || bytes > group.limits.max_bytes) break;
+  // Made by Add: a batch of one needs no memory.
+  std::unique_ptr<Batch> batch = std::move(Front(line)->batch);
+  std::size_t take = 1;
+  try {
+    take = RequestsToTake(line, now);
+    batch->requests.reserve(take);
+  } catch (const std::bad_alloc&) {
+    take = 1;
   }
-  const BatchDecision decision = DecideBatch(prefix_, group.limits, now, closing_);
-  assert(decision.take > 0 && "ReadyAt and DecideBatch disagree");
-
-  auto batch = std::make_unique<Batch>();
-  batch->requests.reserve(decision.take);
   batch->id = next_batch_id_++;
   batch->model = Front(line)->request->model;
   batch->dtype = line.dtype;
@@ -273,7 +274,7 @@ std::unique_ptr<Batch> WaitingSet::TakeBatch(TimePoint now) {
   group.end = virtual_now_;
   std::int64_t cost = 0;
   Exit(group);
-  for (std::size_t i = 0; i < decision.take; ++i) {
+  for (std::size_t i = 0; i < take; ++i) {
     const WaitingRequest& facts = prefix_[i];
     batch->bytes += facts.bytes;
     group.end += Charge(facts);
@@ -289,6 +290,25 @@ std::unique_ptr<Batch> WaitingSet::TakeBatch(TimePoint now) {
     Release(*resting_.begin()->second);
   }
   return batch;
+}
+
+// Leaves their facts in prefix_, of one at least.
+std::size_t WaitingSet::RequestsToTake(Line& line, TimePoint now) {
+  // The policy sees no more than the first request that cannot be part of the batch.
+  const BatchLimits& limits = line.group->limits;
+  prefix_.clear();
+  std::int64_t rows = 0;
+  std::int64_t bytes = 0;
+  Cursor cursor(line);
+  for (std::int64_t left = line.totals.requests; left > 0; --left) {
+    prefix_.push_back(cursor.Next()->facts);
+    rows += prefix_.back().rows;
+    bytes += prefix_.back().bytes;
+    if (rows > limits.max_rows || bytes > limits.max_bytes) break;
+  }
+  const BatchDecision decision = DecideBatch(prefix_, limits, now, closing_);
+  assert(decision.take > 0 && "ReadyAt and DecideBatch disagree");
+  return decision.take;
 }
 
 void WaitingSet::EndQueueDelay() {

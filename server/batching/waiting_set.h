@@ -63,7 +63,8 @@ class WaitingSet {
   std::vector<std::unique_ptr<Request>> RemoveAll(TimePoint now);
 
   // A batch of the model version with the earliest Turn among those with a line that DecideBatch
-  // releases; from its line whose front is due first. Null: none.
+  // releases; from its line whose front is due first. Null: none. Without memory for more, the
+  // batch has one request.
   std::unique_ptr<Batch> TakeBatch(TimePoint now);
 
   // Waiting and later requests are no longer held back for company.
@@ -97,6 +98,7 @@ class WaitingSet {
     std::uint64_t sequence = 0;
     Line* line = nullptr;
     TimePoint expires{};
+    std::unique_ptr<Batch> batch;  // For TakeBatch, if this is then at the front.
     ById::node_type id_node;
     Deadlines::node_type deadline_node;
   };
@@ -145,6 +147,7 @@ class WaitingSet {
   void Enter(Turns& turns, Group& group, Turn turn);
   void Exit(Group& group);
   static Line* FirstReadyLine(Group& group);
+  std::size_t RequestsToTake(Line& line, TimePoint now);
   static Waitings::iterator Front(Line& line);
 
   const BatchQueueOptions options_;

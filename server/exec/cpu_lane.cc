@@ -2,6 +2,7 @@
 
 #include <cassert>
 #include <cstddef>
+#include <new>
 
 #include "server/exec/gather.h"
 
@@ -11,37 +12,47 @@ CpuLane::CpuLane(std::string name, const norm::cpu::Executor& kernels, BufferPoo
                  LaneMetrics& metrics, const Clock& clock)
     : name_(std::move(name)), resources_{kernels, pool, clock}, metrics_(metrics) {}
 
-CpuRun& CpuLane::RunFor(const CpuProgram& program) {
+CpuRun* CpuLane::RunFor(const CpuProgram& program) {
   const std::type_index type(typeid(program));
   for (const auto& [known, run] : runs_) {
-    if (known == type) return *run;
+    if (known == type) return run.get();
   }
-  return *runs_.emplace_back(type, program.MakeRun(resources_)).second;
+  try {
+    return runs_.emplace_back(type, program.MakeRun(resources_)).second.get();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
 }
 
 absl::Status CpuLane::Execute(std::unique_ptr<Batch> batch) {
   const TimePoint start = resources_.clock.Now();
   assert(batch->model->backend_state() != nullptr && "the model was not prepared");
   const auto& program = static_cast<const CpuProgram&>(*batch->model->backend_state());
-  CpuRun& run = RunFor(program);
-  run.Begin(program, batch->dtype);
-  for (std::unique_ptr<Request>& request : batch->requests) {
-    absl::Status status = CheckWanted(*request, start);
-    if (status.ok()) status = Prepare(request, run);
-    if (!status.ok()) Fail(std::move(request), std::move(status));
+  CpuRun* const run = RunFor(program);
+  if (run == nullptr) return absl::OkStatus();  // The requests end with their batch.
+  run->Begin(program, batch->dtype);
+  BatchInfo info;
+  try {
+    for (std::unique_ptr<Request>& request : batch->requests) {
+      absl::Status status = CheckWanted(*request, start);
+      if (status.ok()) status = Prepare(request, *run);
+      if (!status.ok()) Fail(std::move(request), std::move(status));
+    }
+    info = {batch->id, static_cast<std::int64_t>(items_.size()), 0, name_};
+    for (const CpuItem& item : items_) info.bytes += item.request->geometry.InputBytes();
+    if (!items_.empty()) batch->model->metrics().RecordBatch(info.requests, info.bytes);
+  } catch (const std::bad_alloc&) {
+    run->Abandon(NoMemory());
   }
-  run.Compute();
+  run->Compute();
 
-  BatchInfo info{batch->id, static_cast<std::int64_t>(items_.size()), 0, name_};
-  for (const CpuItem& item : items_) info.bytes += item.request->geometry.InputBytes();
-  if (!items_.empty()) batch->model->metrics().RecordBatch(info.requests, info.bytes);
   // Only the requests' references keep the model; with the last of them nothing of the batch is
   // left.
-  const absl::Status computed = run.status();
+  const absl::Status computed = run->status();
   batch.reset();
   for (CpuItem& item : items_) {
-    item.request->stages[Stage::kGather] = run.computed() - start - run.compute_time();
-    item.request->stages[Stage::kCompute] = run.compute_time();
+    item.request->stages[Stage::kGather] = run->computed() - start - run->compute_time();
+    item.request->stages[Stage::kCompute] = run->compute_time();
     if (computed.ok()) {
       Complete(std::move(item.request), std::move(item.buffers), info);
     } else {

@@ -18,8 +18,8 @@
 namespace normd {
 
 // Completes each batch within Execute; its models' state is a CpuProgram, which does the work. A
-// request without memory fails alone. Execute returns no error: the host does not fail like a
-// device.
+// request without memory for its tensors fails alone, and a batch without memory for the lane's
+// work as a whole. Execute returns no error: the host does not fail like a device.
 class CpuLane final : public Lane {
  public:
   // All are borrowed and outlive the lane; `kernels` and `pool` are shared by the lanes.
@@ -31,7 +31,7 @@ class CpuLane final : public Lane {
   absl::Status Execute(std::unique_ptr<Batch> batch) override;
 
  private:
-  CpuRun& RunFor(const CpuProgram& program);
+  CpuRun* RunFor(const CpuProgram& program);  // Null: there is no memory for one.
   absl::Status Prepare(std::unique_ptr<Request>& request, CpuRun& run);
   absl::Status TakeOutputs(const Request& request, CpuItem& item);
 

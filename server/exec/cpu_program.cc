@@ -20,6 +20,11 @@ void CpuRun::Compute() {
   compute_time_ += computed_ - start;
 }
 
+void CpuRun::Abandon(const absl::Status& status) {
+  status_ = status;
+  Forget();
+}
+
 absl::StatusOr<const std::byte*> CpuRun::InOnePiece(CpuItem& item, std::size_t index,
                                                     std::byte* spare, bool& in_place) const {
   const Request& request = *item.request;

@@ -54,6 +54,8 @@ class CpuRun {
   virtual absl::Status Place(CpuItem& item) = 0;
   // Computes the placed requests. After an error the rest of the batch is not computed.
   void Compute();
+  // Fails the batch with `status`, after a Place that threw.
+  void Abandon(const absl::Status& status);
 
   // The batch's first error, its time in the kernels, and the time of their last return.
   const absl::Status& status() const { return status_; }

@@ -30,9 +30,9 @@ struct HttpServerStats {
   std::int64_t timeouts = 0;     // Connections dropped for being too slow.
   std::int64_t evictions = 0;    // Connections dropped to make room for another.
   std::int64_t exhausted = 0;    // Times that no descriptor was left to accept one.
-  // Responses by status: 200, and those of the server itself.
+  // Responses by status, the last count for all that are not listed.
   static constexpr std::array<int, 9> kStatuses = {200, 400, 401, 403, 404, 405, 429, 431, 503};
-  std::array<std::int64_t, kStatuses.size()> responses{};
+  std::array<std::int64_t, kStatuses.size() + 1> responses{};
 };
 
 }  // namespace normd

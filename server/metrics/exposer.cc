@@ -51,7 +51,8 @@ std::vector<MetricFamily> Collect(const HttpServerStats& stats) {
                          MetricType::Counter,
                          {}};
   for (std::size_t i = 0; i < stats.responses.size(); ++i) {
-    AddSeries(responses, {{"code", absl::StrCat(HttpServerStats::kStatuses[i])}},
+    const auto& known = HttpServerStats::kStatuses;
+    AddSeries(responses, {{"code", i < known.size() ? absl::StrCat(known[i]) : "other"}},
               stats.responses[i]);
   }
   return {connections, dropped, responses};

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -150,8 +151,10 @@ inline constexpr int kConnectionEndings = 7;
 absl::string_view ConnectionEndingName(ConnectionEnding why);
 
 // The statuses of HTTP with which requests are refused before a call begins: the label `status` of
-// normd_requests_refused_total.
+// normd_requests_refused_total, "other" for all that are not listed.
 inline constexpr std::array<int, 7> kRefusalStatuses = {400, 403, 404, 405, 417, 429, 431};
+inline constexpr std::size_t kRequestRefusals = kRefusalStatuses.size() + 1;
+std::string RefusalStatusName(std::size_t refusal);  // The label's value of this number.
 
 // The label `port` of connections.
 enum class RequestPort { kGrpc, kHttp };
@@ -169,7 +172,7 @@ class ConnectionMetrics {
   virtual void SetLimit(std::int64_t /*connections*/) {}
   // gRPC's alone: received and not given to the service.
   virtual void SetUndelivered(std::int64_t /*bytes*/) {}
-  // HTTP's alone: an answer without a call, which counts if it is one of kRefusalStatuses.
+  // HTTP's alone: a request that began no call, with the status of its refusal.
   virtual void RecordRefusedRequest(int /*status*/) {}
 };
 

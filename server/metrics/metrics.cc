@@ -62,8 +62,12 @@ class ConnectionSeries final : public ConnectionMetrics {
   void SetLimit(std::int64_t connections) override { limit_.Set(connections); }
   void SetUndelivered(std::int64_t bytes) override { undelivered_bytes_.Set(bytes); }
   void RecordRefusedRequest(int status) override {
-    for (std::size_t i = 0; i < kRefusalStatuses.size(); ++i) {
-      if (kRefusalStatuses[i] == status) refused_requests_.Add(i);
+    refused_requests_.Add(std::find(kRefusalStatuses.begin(), kRefusalStatuses.end(), status) -
+                          kRefusalStatuses.begin());
+  }
+  void AddRefusedRequests(RequestRefusalCounts& counts) const {
+    for (std::size_t i = 0; i < kRequestRefusals; ++i) {
+      counts[i] += static_cast<std::int64_t>(refused_requests_.Get(i));
     }
   }
   void Show() { shown_.Set(1); }
@@ -84,9 +88,8 @@ class ConnectionSeries final : public ConnectionMetrics {
       out.Add(families::kUndeliveredBytes, {}, undelivered_bytes_.Get());
       return;
     }
-    for (std::size_t i = 0; i < kRefusalStatuses.size(); ++i) {
-      out.Add(families::kRequestsRefused, {std::to_string(kRefusalStatuses[i])},
-              refused_requests_.Get(i));
+    for (std::size_t i = 0; i < kRequestRefusals; ++i) {
+      out.Add(families::kRequestsRefused, {RefusalStatusName(i)}, refused_requests_.Get(i));
     }
   }
 
@@ -99,7 +102,7 @@ class ConnectionSeries final : public ConnectionMetrics {
   RareCount open_;
   RareCount limit_;
   RareCount undelivered_bytes_;
-  RareCounts<kRefusalStatuses.size()> refused_requests_;
+  RareCounts<kRequestRefusals> refused_requests_;
 };
 
 // By whether new files were taken.
@@ -330,6 +333,9 @@ class MetricsImpl final : public Metrics {
     Traffic traffic;
     traffic.models = models_->Read();
     traffic.inflight_bytes = std::max<std::int64_t>(inflight_bytes_.Sum(0), 0);
+    for (const ConnectionSeries& port : connections_) {
+      port.AddRefusedRequests(traffic.refused_requests);
+    }
     std::function<double()> saturation;
     {
       MutexLock lock(mutex_);
@@ -453,6 +459,10 @@ class MetricsImpl final : public Metrics {
 
 absl::string_view ConnectionEndingName(ConnectionEnding why) {
   return kEndingNames[static_cast<std::size_t>(why)];
+}
+
+std::string RefusalStatusName(std::size_t refusal) {
+  return refusal < kRefusalStatuses.size() ? std::to_string(kRefusalStatuses[refusal]) : "other";
 }
 
 std::unique_ptr<Metrics> CreateMetrics(const BuildInfo& build, const MetricsOptions& options) {

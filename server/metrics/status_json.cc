@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
@@ -82,21 +84,31 @@ Json Lines(const RecentTraffic& traffic) {
   return lines;
 }
 
-// Those that were given in the last ten minutes.
+// Adds `reason` if it was given in the last ten minutes; `count` is that of an interval.
+template <typename Count>
+void AddRefusals(const RecentTraffic& traffic, std::string reason, Count count, Json& refusals) {
+  std::int64_t minute = 0;
+  std::int64_t all = 0;
+  for (std::size_t i = 0; i < traffic.intervals.size(); ++i) {
+    const std::int64_t refused = count(traffic.intervals[i]);
+    all += refused;
+    if (i + TrafficHistory::kMinuteIntervals >= traffic.intervals.size()) minute += refused;
+  }
+  if (all == 0) return;
+  refusals.push_back({{"reason", std::move(reason)}, {"minute", minute}, {"ten_minutes", all}});
+}
+
 Json Refusals(const RecentTraffic& traffic) {
   Json refusals = Json::array();
-  for (std::size_t reason = 0; reason < kRejections; ++reason) {
-    std::int64_t minute = 0;
-    std::int64_t all = 0;
-    for (std::size_t i = 0; i < traffic.intervals.size(); ++i) {
-      const std::int64_t rejected = traffic.intervals[i].rejected[reason];
-      all += rejected;
-      if (i + TrafficHistory::kMinuteIntervals >= traffic.intervals.size()) minute += rejected;
-    }
-    if (all == 0) continue;
-    refusals.push_back({{"reason", std::string(RejectionName(static_cast<Rejection>(reason)))},
-                        {"minute", minute},
-                        {"ten_minutes", all}});
+  for (std::size_t i = 0; i < kRejections; ++i) {
+    AddRefusals(
+        traffic, std::string(RejectionName(static_cast<Rejection>(i))),
+        [i](const TrafficInterval& interval) { return interval.rejected[i]; }, refusals);
+  }
+  for (std::size_t i = 0; i < kRequestRefusals; ++i) {
+    AddRefusals(
+        traffic, absl::StrCat("HTTP status ", RefusalStatusName(i)),
+        [i](const TrafficInterval& interval) { return interval.refused_requests[i]; }, refusals);
   }
   return refusals;
 }

@@ -16,6 +16,7 @@ namespace normd {
 // Calls by bucket of DurationScale, the last one above all bounds.
 using DurationCounts = std::array<std::int64_t, kDurationBoundCount + 1>;
 using RejectionCounts = std::array<std::int64_t, kRejections>;
+using RequestRefusalCounts = std::array<std::int64_t, kRequestRefusals>;
 
 struct MethodTraffic {
   Method method = Method::kNormalize;
@@ -41,6 +42,7 @@ struct Traffic {
   std::vector<LaneBusyTime> lanes;   // Each once; lanes never go.
   double saturation = 0;
   std::int64_t inflight_bytes = 0;
+  RequestRefusalCounts refused_requests{};  // Over HTTP, before a call began.
 };
 
 }  // namespace normd

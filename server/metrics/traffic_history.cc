@@ -56,7 +56,8 @@ ModelTraffic DifferenceOf(const ModelTraffic& now, const ModelTraffic* before) {
 Traffic DifferenceOf(const Traffic& now, const Traffic& before) {
   std::map<absl::string_view, const ModelTraffic*> models;
   for (const ModelTraffic& model : before.models) models[model.model] = &model;
-  Traffic difference{{}, now.lanes, now.saturation, now.inflight_bytes};
+  Traffic difference{{}, now.lanes, now.saturation, now.inflight_bytes, now.refused_requests};
+  Add(difference.refused_requests, before.refused_requests, -1);
   for (const ModelTraffic& model : now.models) {
     const auto found = models.find(model.model);
     difference.models.push_back(
@@ -111,7 +112,8 @@ void TrafficHistory::Add(Traffic reading, TimePoint at) {
   if (last_.has_value()) {
     const double seconds = std::chrono::duration<double>(at - last_at_).count();
     Elapsed elapsed{seconds, DifferenceOf(reading, *last_)};
-    TrafficInterval interval{seconds, {}, 0, reading.saturation, reading.inflight_bytes, {}};
+    TrafficInterval interval{seconds, {}, 0, reading.saturation, reading.inflight_bytes, {}, {}};
+    interval.refused_requests = elapsed.traffic.refused_requests;
     Summing all;
     std::vector<ModelTraffic>& models = elapsed.traffic.models;
     for (const ModelTraffic& model : models) {

@@ -33,6 +33,7 @@ struct TrafficInterval {
   double saturation = 0;
   std::int64_t inflight_bytes = 0;
   RejectionCounts rejected{};
+  RequestRefusalCounts refused_requests{};
 };
 
 struct RecentCalls {

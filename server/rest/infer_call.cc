@@ -150,8 +150,11 @@ void InferCall::Complete(Completion&& completion) {
   for (std::size_t k = 0; k < completion_.outputs.size(); ++k) {
     if (!IsBinary(context_.model()->outputs()[k].name)) text += completion_.outputs[k].size();
   }
-  if (text * 2 <= kLongJson) return End();
-  environment_.later([this] { End(); });
+  const bool is_later = text * 2 > kLongJson && CatchAll([this] {
+                                                  environment_.later([this] { End(); });
+                                                  return absl::OkStatus();
+                                                }).ok();
+  if (!is_later) End();
 }
 
 void InferCall::End() {

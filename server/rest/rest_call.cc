@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/accept/client_status.h"
 #include "server/accept/request_ids.h"
 
 namespace normd {
@@ -41,7 +42,14 @@ RestCall::RestCall(RestEnvironment& environment, const RestArrival& arrival, Met
 
 void RestCall::Finish(const absl::Status& status) {
   const absl::Status told = context_.End(status);
-  if (!told.ok()) reply_ = ErrorReply(told, environment_.retry_after);
+  if (!told.ok()) {
+    const absl::Status made = CatchAll([&] {
+      reply_ = ErrorReply(told, environment_.retry_after);
+      return absl::OkStatus();
+    });
+    // Without memory for the words the status is left.
+    if (!made.ok()) reply_ = RestReply{HttpStatusOf(told.code()), {}, {}, {}};
+  }
   replied_();
 }
 

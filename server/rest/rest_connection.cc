@@ -1,9 +1,12 @@
 #include "server/rest/rest_connection.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory_resource>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -45,6 +48,20 @@ struct TransferAll {
     return error ? 0 : std::size_t{1} << 30;
   }
 };
+
+// A handler that Asio keeps in `memory`.
+template <typename Run>
+struct InMemory {
+  using allocator_type = std::pmr::polymorphic_allocator<std::byte>;
+
+  allocator_type get_allocator() const { return &memory; }
+  void operator()() { run(); }
+
+  std::pmr::memory_resource& memory;
+  Run run;
+};
+template <typename Run>
+InMemory(std::pmr::memory_resource&, Run) -> InMemory<Run>;
 
 // shared: the operation in progress holds it, or `busy_` while a call has it.
 template <typename Stream>
@@ -190,12 +207,13 @@ class ConnectionOver final : public RestConnection,
   }
 
   void ReadHeadOf() {
-    if (!reader_.has_value()) {
-      reader_.emplace(options_.max_head_bytes);
-      Expect(Phase::kHead, options_.handshake_timeout);
-    }
+    const bool first = !reader_.has_value();
+    if (first) reader_.emplace(options_.max_head_bytes);
     const RequestReader::Progress progress = reader_->ReadHeadFrom(buffer_, head_, refused_);
-    if (progress == RequestReader::Progress::kNeedsMore) return Read();
+    if (progress == RequestReader::Progress::kNeedsMore) {
+      if (first) Expect(Phase::kHead, options_.handshake_timeout);
+      return Read();
+    }
     if (refused_.status != 0) {
       head_.keep_alive = false;  // Where the next request begins is unclear.
       return RefuseRequest();
@@ -249,8 +267,11 @@ class ConnectionOver final : public RestConnection,
   }
 
   void ReadBody() {
-    Expect(Phase::kBody, options_.message_timeout);
-    Follow(body_.TakeBuffered());
+    const IncomingBody::Progress progress = body_.TakeBuffered();
+    if (progress == IncomingBody::Progress::kNeedsMore) {
+      Expect(Phase::kBody, options_.message_timeout);
+    }
+    Follow(progress);
   }
 
   void Follow(IncomingBody::Progress progress) {
@@ -278,9 +299,9 @@ class ConnectionOver final : public RestConnection,
     HaveBody();
   }
 
-  // Answers a request that has no call.
+  // Answers a request that has no call: with a refusal, or OPTIONS.
   void RefuseRequest() {
-    parts_.metrics.RecordRefusedRequest(refused_.status);
+    if (refused_.status >= 400) parts_.metrics.RecordRefusedRequest(refused_.status);
     Answer();
   }
 
@@ -308,17 +329,20 @@ class ConnectionOver final : public RestConnection,
     if (phase_ == Phase::kBusy && !ended_ && buffer_.size() == 0) Read();
   }
 
-  // On any thread.
+  // On any thread. Passes the reply on to the connection's own without needing memory: nothing else
+  // would end the call.
   void Replied() {
-    asio::dispatch(socket().get_executor(), [this] {
-      const std::shared_ptr<ConnectionOver> self = std::move(busy_);
-      if (ended_) {
-        call_->SetCode(absl::StatusCode::kCancelled);
-        // Not here: this may be within a function of the call.
-        return asio::post(socket().get_executor(), [self] { self->EndCall(); });
-      }
-      Answer();
-    });
+    reply_memory_.release();
+    asio::dispatch(socket().get_executor(), InMemory{reply_memory_, [this] { HaveReply(); }});
+  }
+
+  void HaveReply() {
+    const std::shared_ptr<ConnectionOver> self = std::move(busy_);
+    if (!ended_) return Answer();
+    call_->SetCode(absl::StatusCode::kCancelled);
+    // Not here: this may be within a function of the call.
+    reply_memory_.release();
+    asio::post(socket().get_executor(), InMemory{reply_memory_, [self] { self->EndCall(); }});
   }
 
   void Answer() {
@@ -446,6 +470,9 @@ class ConnectionOver final : public RestConnection,
   IncomingBody body_;
   std::unique_ptr<RestCall> call_;
   std::shared_ptr<ConnectionOver> busy_;  // This object, while the call works.
+  alignas(std::max_align_t) std::array<std::byte, 128> reply_bytes_;  // For one handler at a time.
+  std::pmr::monotonic_buffer_resource reply_memory_{reply_bytes_.data(), reply_bytes_.size(),
+                                                    std::pmr::null_memory_resource()};
   OutgoingReply reply_;
 
   ConnectionEnd end_;

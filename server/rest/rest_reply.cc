@@ -29,13 +29,14 @@ bool Accepts(absl::string_view list, absl::string_view encoding) {
          absl::StrContains(rest.substr(0, rest.find(',')), "q=0.");
 }
 
-// The first lines, up to the empty one.
-std::string HeadOf(const RestReply& reply, const RestHead& request, const RequestIds* ids,
-                   absl::string_view allowed) {
+// The first lines, up to the empty one, in place of what `head` has.
+void WriteHead(const RestReply& reply, const RestHead& request, const RequestIds* ids,
+               absl::string_view allowed, std::string& head) {
   namespace http = boost::beast::http;
   const auto reason = http::obsolete_reason(static_cast<http::status>(reply.status));
-  std::string head = absl::StrCat("HTTP/1.1 ", reply.status, " ",
-                                  absl::string_view(reason.data(), reason.size()), "\r\n");
+  head.clear();
+  absl::StrAppend(&head, "HTTP/1.1 ", reply.status, " ",
+                  absl::string_view(reason.data(), reason.size()), "\r\n");
   // A status of 204 has no body and no length.
   if (reply.status != 204) {
     const bool binary = !reply.data.empty();
@@ -69,7 +70,6 @@ std::string HeadOf(const RestReply& reply, const RestHead& request, const Reques
     head += "Connection: keep-alive\r\n";
   }
   head += "\r\n";
-  return head;
 }
 
 }  // namespace
@@ -157,14 +157,18 @@ void CompressReply(absl::string_view accept_encoding, RestReply& reply) {
   compressed.resize(compressed.size() - stream.avail_out);
   deflateEnd(&stream);
   if (!done) return;
+  try {
+    absl::StrAppend(&reply.headers, "Content-Encoding: ", gzip ? "gzip" : "deflate", "\r\n");
+  } catch (const std::exception&) {
+    return;
+  }
   reply.text = std::move(compressed);
-  absl::StrAppend(&reply.headers, "Content-Encoding: ", gzip ? "gzip" : "deflate", "\r\n");
 }
 
 void OutgoingReply::Set(RestReply reply, const RestHead& head, const RequestIds* ids,
                         absl::string_view allow_origin) {
   reply_ = std::move(reply);
-  head_ = HeadOf(reply_, head, ids, allow_origin);
+  WriteHead(reply_, head, ids, allow_origin, head_);
   parts_ = {boost::asio::buffer(head_)};
   if (head.verb == "HEAD") return;
   parts_.push_back(boost::asio::buffer(reply_.text));

@@ -9,13 +9,13 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <map>
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "base/mutex.h"
 #include "boost/asio/io_context.hpp"
 #include "boost/asio/posix/stream_descriptor.hpp"
@@ -94,7 +94,7 @@ class Places {
   Mutex mutex_;
   CondVar none_;
   std::int64_t all_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_map<std::string, std::int64_t> per_peer_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::int64_t> per_peer_ ABSL_GUARDED_BY(mutex_);
 };
 
 // One thread with its connections.
@@ -131,14 +131,14 @@ class Worker {
       std::shared_ptr<RestConnection> connection;
       try {
         connection = MakeRestConnection(context_, std::move(socket), std::move(caller), parts);
-        connections_.insert(connection.get());
+        connection->on_end = [this, raw = connection.get(), on_end] {
+          connections_.erase(raw);
+          on_end();
+        };
       } catch (const std::exception&) {
         return on_end();
       }
-      connection->on_end = [this, raw = connection.get(), on_end = std::move(on_end)] {
-        connections_.erase(raw);
-        on_end();
-      };
+      connections_.insert(connection.get());  // If this throws, the connection ends.
       connection->Start();
     });
   }
@@ -173,7 +173,7 @@ class Worker {
   }
 
   const Duration period_;
-  absl::flat_hash_set<RestConnection*> connections_;  // Used by the thread alone.
+  std::set<RestConnection*> connections_;  // Used by the thread alone.
   asio::io_context context_{1};
   asio::steady_timer timer_{context_};
   std::thread thread_;

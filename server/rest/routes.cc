@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/ascii.h"
@@ -61,10 +62,6 @@ int HexDigit(char c) {
 
 // False if a percent sign is not followed by two digits.
 bool DecodePercent(absl::string_view text, std::string& decoded) {
-  if (!absl::StrContains(text, '%')) {
-    decoded = std::string(text);
-    return true;
-  }
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '%') {
       decoded += text[i];
@@ -89,7 +86,7 @@ absl::string_view PathOf(absl::string_view target) {
 }
 
 // The parts of a path between slashes, decoded.
-using PathParts = absl::InlinedVector<std::string, 8>;
+using PathParts = absl::InlinedVector<absl::string_view, 8>;
 
 bool Fits(absl::string_view pattern, const PathParts& path, Route& route) {
   std::size_t i = 1;  // The first is what lies in front of the path's slash.
@@ -97,14 +94,14 @@ bool Fits(absl::string_view pattern, const PathParts& path, Route& route) {
     const absl::string_view wanted = pattern.substr(0, pattern.find('/'));
     pattern.remove_prefix(wanted.size());
     if (i == path.size()) return false;
-    const std::string& part = path[i++];
+    const absl::string_view part = path[i++];
     if (wanted == "R") {
-      route.region = part;
+      route.region = std::string(part);
     } else if (wanted == "M") {
-      route.model = part;
+      route.model = std::string(part);
       if (i + 1 < path.size() && path[i] == "versions") {
         if (path[i + 1].empty()) return false;
-        route.version = path[i + 1];
+        route.version = std::string(path[i + 1]);
         i += 2;
       }
     } else if (wanted != part) {
@@ -126,9 +123,14 @@ bool Takes(absl::string_view verbs, absl::string_view verb) {
 
 RestRefusal FindRoute(absl::string_view verb, absl::string_view target, Route& route) {
   const absl::string_view shown = PathOf(target);
-  PathParts path;
-  for (const absl::string_view part : absl::StrSplit(shown, '/')) {
-    if (!DecodePercent(part, path.emplace_back())) {
+  PathParts path = absl::StrSplit(shown, '/');
+  std::vector<std::string> decoded;
+  decoded.reserve(absl::StrContains(shown, '%') ? path.size() : 0);  // `path` points into it.
+  for (absl::string_view& part : path) {
+    if (!absl::StrContains(part, '%')) continue;
+    const bool is_right = DecodePercent(part, decoded.emplace_back());
+    part = decoded.back();
+    if (!is_right) {
       return {400, absl::StrCat("path: \"", Printable(shown, kMaxPathShown),
                                 "\", wanted two hexadecimal digits behind each %")};
     }

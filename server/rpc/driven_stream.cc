@@ -30,9 +30,11 @@ void DrivenStream::Start() {
 }
 
 void DrivenStream::OnCancel() {
-  Abort(call_.deadline() <= accept_.clock.Now()
-            ? absl::DeadlineExceededError("the deadline passed before the stream's end")
-            : absl::CancelledError("the client cancelled the stream"));
+  Abort(CatchAll([this] {
+    return call_.deadline() <= accept_.clock.Now()
+               ? absl::DeadlineExceededError("the deadline passed before the stream's end")
+               : absl::CancelledError("the client cancelled the stream");
+  }));
 }
 
 void DrivenStream::Abort(const absl::Status& status) {
@@ -73,7 +75,13 @@ void DrivenStream::Drive() {
       // again.
       last = finished_;
     }
-    std::move(action)();
+    const absl::Status acted = CatchAll([&action] {
+      std::move(action)();
+      return absl::OkStatus();
+    });
+    if (acted.ok()) continue;
+    MutexLock lock(mutex_);
+    Fail(acted);
   }
 }
 

@@ -67,7 +67,8 @@ class DrivenStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byte
   void Drive();
 
   // The driver's next action, which counts as taken, by the facts of a stream without or with an
-  // error. Null: there is none until the next event. The last one sets `finished_`.
+  // error. Null: there is none until the next event. The last one sets `finished_`, and never
+  // throws. Another one that throws fails the stream, for which it leaves nothing unfinished.
   virtual Action Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
   virtual Action NextOfFailed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
   // Counts the call when it is over.

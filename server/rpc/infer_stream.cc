@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 #include "server/accept/client_status.h"
 #include "server/rpc/call_arrival.h"
@@ -59,10 +58,11 @@ void InferStream::Take(std::unique_ptr<Turn> turn) {
     return request.status();
   });
   incoming_.Clear();
-  if (!status.ok()) SetError(taken, status);
+  const bool told = status.ok() || SetError(taken, status);
   bool push = false;
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     turns_.push_back(std::move(turn));
+    if (!told) Fail(NoMemory());
     // The next message may come, on another thread, before this one's request is in the queue: the
     // responses have the turns' order.
     reading_ = false;
@@ -71,11 +71,11 @@ void InferStream::Take(std::unique_ptr<Turn> turn) {
     if (push) ++computing_;
   });
   if (!push) return;
-  absl::Status pushed = accept_.queue.Push(*request);
+  const absl::Status pushed = CatchAll([&] { return accept_.queue.Push(*request); });
   if (pushed.ok()) return;
   taken.exchange.LetGo();
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    SetError(taken, pushed);
+    if (!SetError(taken, pushed)) Fail(NoMemory());
     --computing_;
   });
 }
@@ -96,8 +96,8 @@ void InferStream::OnComputed(Turn& turn, Completion&& completion) {
     if (status.ok()) {
       turn.call.End(status).IgnoreError();
       turn.answered = true;
-    } else {
-      SetError(turn, status);
+    } else if (!SetError(turn, status)) {
+      Fail(NoMemory());
     }
     turn.stages = completion.stages;
     turn.batch = std::move(completion.batch);
@@ -106,11 +106,15 @@ void InferStream::OnComputed(Turn& turn, Completion&& completion) {
   });
 }
 
-void InferStream::SetError(Turn& turn, const absl::Status& status) {
+bool InferStream::SetError(Turn& turn, const absl::Status& status) {
   const absl::Status told = turn.call.End(status);
-  turn.response = EncodeInferError(told.message(), turn.exchange.id());
-  accept_.metrics.AddPayload(0, static_cast<std::int64_t>(turn.response.Length()));
   turn.answered = true;
+  return CatchAll([&] {
+           turn.response = EncodeInferError(told.message(), turn.exchange.id());
+           accept_.metrics.AddPayload(0, static_cast<std::int64_t>(turn.response.Length()));
+           return absl::OkStatus();
+         })
+      .ok();
 }
 
 void InferStream::OnWriteDone(bool ok) {
@@ -118,10 +122,8 @@ void InferStream::OnWriteDone(bool ok) {
   taking_.reset();
   if (!ok) outgoing_->call.SetCode(absl::StatusCode::kCancelled);
   if (given_up) outgoing_->call.SetCode(absl::StatusCode::kDeadlineExceeded);
-  Turns written;
-  written.push_back(std::move(outgoing_));
-  RecordAll(written);
-  written.clear();  // Returns its part of the budgets.
+  outgoing_->call.RecordAndLog(outgoing_->stages, outgoing_->batch);
+  outgoing_.reset();  // Returns its part of the budgets.
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     writing_ = false;
     last_progress_ = accept_.clock.Now();
@@ -165,33 +167,44 @@ InferStream::Action InferStream::Next() {
 
 InferStream::Action InferStream::NextOfFailed() {
   if (!std::exchange(told_queue_, true)) {
-    std::vector<std::uint64_t> ids;
-    for (const std::unique_ptr<Turn>& turn : turns_) {
-      turn->call.Cancel();
-      if (!turn->answered) ids.push_back(turn->exchange.request_id());
-    }
-    return [this, ids = std::move(ids)] {
-      for (const std::uint64_t id : ids) accept_.queue.Cancel(id);
-    };
+    return [this] { CancelTurns(); };
   }
   if (writing_ || computing_ > 0) return nullptr;
   finished_ = true;
   return [this, status = status_] { End(status); };
 }
 
-void InferStream::End(const absl::Status& status) {
-  Turns ended;
-  {
-    MutexLock lock(mutex_);
-    ended.swap(turns_);
+// Like all that ends a stream, it needs no memory.
+void InferStream::CancelTurns() {
+  for (std::size_t i = 0;; ++i) {
+    std::uint64_t id = 0;
+    {
+      MutexLock lock(mutex_);
+      if (i >= turns_.size()) return;
+      turns_[i]->call.Cancel();
+      if (turns_[i]->answered) continue;
+      id = turns_[i]->exchange.request_id();
+    }
+    accept_.queue.Cancel(id);
   }
-  // They were told, but nobody reads it.
-  for (const std::unique_ptr<Turn>& turn : ended) turn->call.SetCode(status.code());
-  RecordAll(ended);
-  ended.clear();
-  const grpc::Status told = ToGrpc(call_.End(status), environment_.options.retry_after, context_);
+}
+
+std::unique_ptr<InferStream::Turn> InferStream::TakeTurn() {
+  MutexLock lock(mutex_);
+  if (turns_.empty()) return nullptr;
+  std::unique_ptr<Turn> first = std::move(turns_.front());
+  turns_.pop_front();
+  return first;
+}
+
+void InferStream::End(const absl::Status& status) {
+  while (const std::unique_ptr<Turn> turn = TakeTurn()) {
+    turn->call.SetCode(status.code());  // It was told, but nobody reads it.
+    turn->call.RecordAndLog(turn->stages, turn->batch);
+  }
+  grpc::Status told = ToGrpc(call_.End(status), environment_.options.retry_after, context_);
   AwaitTaking(0);
-  Finish(told);
+  Finish(std::move(told));
 }
 
 void InferStream::Read() {
@@ -209,12 +222,6 @@ void InferStream::AwaitTaking(std::size_t bytes) {
   taking_.emplace();
   environment_.responses.Add(*taking_, context_.c_call(),
                              environment_.options.ResponsePatience(bytes));
-}
-
-void InferStream::RecordAll(const Turns& ended) {
-  for (const std::unique_ptr<Turn>& turn : ended) {
-    turn->call.RecordAndLog(turn->stages, turn->batch);
-  }
 }
 
 }  // namespace normd

@@ -67,8 +67,10 @@ class InferStream final : public DrivenStream {
   void Take(std::unique_ptr<Turn> turn);
   absl::StatusOr<std::unique_ptr<Request>> Accept(Turn& turn);
   void OnComputed(Turn& turn, Completion&& completion);
-  // Sets the response to a request that ends with `status`.
-  void SetError(Turn& turn, const absl::Status& status);
+  // Sets the response to a request that ends with `status`; false: there is no memory for it.
+  bool SetError(Turn& turn, const absl::Status& status);
+  void CancelTurns();
+  std::unique_ptr<Turn> TakeTurn();  // The first; null: there is none.
 
   Action Next() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Action NextOfFailed() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -77,8 +79,6 @@ class InferStream final : public DrivenStream {
   void End(const absl::Status& status);
   void AwaitTaking(std::size_t bytes);
   void OnEnd() override;
-  // Counts the ended requests.
-  static void RecordAll(const Turns& ended);
 
   CallEnvironment& environment_;
   const CallArrival arrival_;  // The stream's; each request has its own time and identity.

@@ -12,8 +12,10 @@ absl::StatusOr<std::unique_ptr<Request>> MessageExchange::Accept(
     grpc::CallbackServerContext& context, const grpc::ByteBuffer& message) {
   absl::StatusOr<std::unique_ptr<Request>> request = Judge(context, message);
   if (!request.ok()) {
-    // The client may take its time to read the reason.
+    // The client may take its time to read the reason. gRPC would keep its message, which is no
+    // constant there, until then.
     slices_.clear();
+    const_cast<grpc::ByteBuffer&>(message).Clear();
     LetHeldGo();
   }
   return request;
@@ -22,6 +24,7 @@ absl::StatusOr<std::unique_ptr<Request>> MessageExchange::Accept(
 absl::StatusOr<std::unique_ptr<Request>> MessageExchange::Judge(
     grpc::CallbackServerContext& context, const grpc::ByteBuffer& message) {
   absl::Status allowed = Receive(static_cast<std::int64_t>(message.Length()));
+  if (allowed.ok()) allowed = CheckMessageBytes(message, environment_.limits);
   if (!allowed.ok()) return allowed;
   const auto take = [this](std::int64_t bytes) { return Hold(bytes); };
   const absl::StatusOr<MessageViews> views = OpenMessage(

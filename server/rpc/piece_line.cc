@@ -68,9 +68,9 @@ PieceLine::Chunk PieceLine::TakeChunk() {
   return chunk;
 }
 
-std::deque<PieceLine::Piece> PieceLine::Abandon() {
+void PieceLine::Abandon(std::deque<Piece>& pieces) {
   pushed_ = 0;
-  return std::exchange(pieces_, {});
+  pieces_.swap(pieces);
 }
 
 }  // namespace normd

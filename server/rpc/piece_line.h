@@ -61,8 +61,9 @@ class PieceLine {
   // The next part of the first piece's result. Requires has_chunk().
   Chunk TakeChunk();
 
-  // Empties the line of a stream that failed. Pieces that are pushed compute until their OnDone.
-  std::deque<Piece> Abandon();
+  // Moves the line of a stream that failed to `pieces`, which is empty. Pieces that are pushed
+  // compute until their OnDone.
+  void Abandon(std::deque<Piece>& pieces);
 
   // The stages of all results, and the taken pieces and bytes.
   const StreamTotals& totals() const { return totals_; }

@@ -6,10 +6,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/retry_after.h"
 #include "grpc/compression.h"
 #include "grpc/grpc.h"
 #include "server/accept/inflate.h"
 #include "server/accept/message_limits.h"
+#include "server/rpc/status.h"
 #include "wire/grpc_slices.h"
 
 // If gRPC does not inflate messages itself, it passes a compressed one on as if it were plain: only
@@ -66,6 +68,16 @@ absl::Status InflateSlices(Encoding encoding, absl::Span<const ConstBytes> compr
 }
 
 }  // namespace
+
+absl::Status CheckMessageBytes(const grpc::ByteBuffer& message, const AcceptLimits& limits) {
+  const std::int64_t most = limits.max_request_bytes + kMaxRequestOverheadBytes;
+  const auto bytes = static_cast<std::int64_t>(message.Length());
+  if (bytes <= most) return absl::OkStatus();
+  absl::Status status = absl::ResourceExhaustedError(
+      absl::StrCat("Received message larger than max (", bytes, " vs. ", most, ")"));
+  SetRetryAfter(kNoRetry, status);
+  return status;
+}
 
 absl::StatusOr<MessageViews> OpenMessage(grpc::CallbackServerContext& context,
                                          const grpc::ByteBuffer& message,

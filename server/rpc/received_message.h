@@ -15,6 +15,7 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
+#include "server/accept/environment.h"
 
 namespace normd {
 
@@ -25,6 +26,9 @@ struct InflateLimits {
   // Asked before this many more bytes are allocated; an error ends the inflating.
   absl::FunctionRef<absl::Status(std::int64_t bytes)> take;
 };
+
+// ResourceExhausted, in gRPC's words and without a retry hint, for a message that no call takes.
+absl::Status CheckMessageBytes(const grpc::ByteBuffer& message, const AcceptLimits& limits);
 
 // Fills `slices`, which own the bytes of `message`, the call's last, and returns views of them in
 // order. A compressed message is inflated within `limits`; they apply to no other. Unimplemented

@@ -44,6 +44,7 @@ bool StreamCall::TakeMessage(bool ok) {
       absl::Status read = ReadMessage(part, slices);
       return read.ok() && first ? TakeHeader(part) : read;
     });
+    incoming_.Clear();
   }
   MutexLock lock(mutex_);
   reading_ = false;
@@ -104,7 +105,9 @@ void StreamCall::OnIdleAlarm() {
     watched_ = false;
     finished = finished_;
     if (finished) return;
-    const absl::Status status = patience_.Check(now, ServersTurn());
+    const absl::Status status = CatchAll([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return patience_.Check(now, ServersTurn());
+    });
     if (status.ok()) return;
     abandoned_ = true;
     Fail(status);
@@ -135,8 +138,12 @@ void StreamCall::OnIdleAfterFinish(TimePoint now) {
 }
 
 void StreamCall::OnComputed(std::uint64_t number, Completion&& completion) {
-  if (completion.status.ok()) {
-    call_.metrics().RecordStages(completion.stages, completion.batch.requests);
+  absl::Status status = completion.status;
+  if (status.ok()) {
+    status = CatchAll([&] {
+      call_.metrics().RecordStages(completion.stages, completion.batch.requests);
+      return absl::OkStatus();
+    });
   }
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     line_.OnDone();
@@ -144,7 +151,7 @@ void StreamCall::OnComputed(std::uint64_t number, Completion&& completion) {
     const auto take = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return line_.SetResult(number, completion, accepted_request_.outputs);
     };
-    const absl::Status status = completion.status.ok() ? CatchAll(take) : completion.status;
+    if (status.ok()) status = CatchAll(take);
     if (!status.ok()) Fail(status);
   });
 }
@@ -172,6 +179,8 @@ absl::Status StreamCall::ReadMessage(StreamPartView& part, std::vector<grpc::Sli
   const auto message_bytes = static_cast<std::int64_t>(incoming_.Length());
   accept_.metrics.AddPayload(message_bytes, 0);
   call_.CountReceived(message_bytes);
+  absl::Status fits = CheckMessageBytes(incoming_, accept_.limits);
+  if (!fits.ok()) return fits;
   // The lease counts the largest chunk before it comes.
   const std::int64_t max_bytes =
       std::min(accept_.limits.stream.max_chunk_bytes(), accept_.limits.max_request_bytes);
@@ -180,7 +189,6 @@ absl::Status StreamCall::ReadMessage(StreamPartView& part, std::vector<grpc::Sli
       {max_bytes + kMaxRequestOverheadBytes, [](std::int64_t) { return absl::OkStatus(); }},
       slices);
   if (!views.ok()) return views.status();
-  incoming_.Clear();
   absl::StatusOr<StreamPartView> decoded = DecodeStreamRequest(*views);
   if (!decoded.ok()) return decoded.status();
   part = *std::move(decoded);

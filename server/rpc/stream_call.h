@@ -76,6 +76,7 @@ class StreamCall final : public DrivenStream, public Admission::Waiter {
   Action NextWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Action NextPush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Action Abandon(bool abandon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropAbandoned(bool abandon);
   void SetOutgoing(std::initializer_list<grpc::Slice> slices);
   void Settle(std::int64_t bytes);
   void Push(std::unique_ptr<Request> request);
@@ -98,6 +99,9 @@ class StreamCall final : public DrivenStream, public Admission::Waiter {
   Admission::Lease& lease_ = accepted_request_.lease;
   std::unique_ptr<grpc::Alarm> alarm_;  // The driver's. A full queue is asked again when it rings.
   std::unique_ptr<grpc::Alarm> idle_alarm_;  // The driver's.
+  // The driver's: the line and the input of a stream that failed, until they are dropped.
+  std::deque<PieceLine::Piece> abandoned_pieces_;
+  std::optional<StreamInput> abandoned_input_;
 
   std::optional<StreamInput> input_ ABSL_GUARDED_BY(mutex_);
   std::vector<ReceivedPiece> received_ ABSL_GUARDED_BY(mutex_);  // Kept for reuse.

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <optional>
 #include <utility>
 
+#include "server/accept/client_status.h"
 #include "server/rpc/norm_messages.h"
 #include "server/rpc/status.h"
 #include "server/rpc/stream_call.h"
@@ -46,16 +48,23 @@ StreamCall::Action StreamCall::NextOfFailed() {
   };
 }
 
-// Ends the work for a client that will get no result.
+// Ends the work for a client that will get no result. Like its action, this needs no memory.
 StreamCall::Action StreamCall::Abandon(bool abandon) {
-  return [this, abandon, pieces = line_.Abandon(), input = std::exchange(input_, std::nullopt)] {
-    if (alarm_ != nullptr) alarm_->Cancel();
-    accept_.admission.StopAwaiting(lease_);
-    if (abandon) context_.TryCancel();
-    for (const PieceLine::Piece& piece : pieces) {
-      if (piece.request == nullptr && !piece.output.has_value()) accept_.queue.Cancel(piece.id);
-    }
-  };
+  line_.Abandon(abandoned_pieces_);
+  if (input_.has_value()) abandoned_input_.emplace(*std::move(input_));
+  input_.reset();
+  return [this, abandon] { DropAbandoned(abandon); };
+}
+
+void StreamCall::DropAbandoned(bool abandon) {
+  if (alarm_ != nullptr) alarm_->Cancel();
+  accept_.admission.StopAwaiting(lease_);
+  if (abandon) context_.TryCancel();
+  for (const PieceLine::Piece& piece : abandoned_pieces_) {
+    if (piece.request == nullptr && !piece.output.has_value()) accept_.queue.Cancel(piece.id);
+  }
+  abandoned_pieces_.clear();
+  abandoned_input_.reset();
 }
 
 StreamCall::Action StreamCall::NextWatch() {
@@ -129,29 +138,41 @@ StreamCall::Action StreamCall::NextPush() {
 }
 
 void StreamCall::Push(std::unique_ptr<Request> request) {
-  const absl::Status status = accept_.queue.Push(request);
+  std::unique_ptr<grpc::Alarm> alarm;
+  const absl::Status status = CatchAll([&]() -> absl::Status {
+    absl::Status pushed = accept_.queue.Push(request);
+    // A new alarm: this may be running in the old one's callback.
+    if (absl::IsResourceExhausted(pushed)) alarm = std::make_unique<grpc::Alarm>();
+    return pushed;
+  });
   if (status.ok()) return;
   {
     MutexLock lock(mutex_);
     line_.OnDone();
     if (!status_.ok()) return;
-    if (!absl::IsResourceExhausted(status)) return Fail(status);
+    if (alarm == nullptr) return Fail(status);
     // The stream has its share of the budgets and waits for a place in the queue.
     line_.PutBack(std::move(request));
     queue_full_ = true;
   }
-  // A new alarm: this may be running in the old one's callback.
-  alarm_ = std::make_unique<grpc::Alarm>();
+  alarm_ = std::move(alarm);
   alarm_->Set(std::chrono::system_clock::now() + kQueueFullWait, [this](bool) { OnAlarm(); });
 }
 
 void StreamCall::Watch(Duration until_idle) {
-  idle_alarm_ = std::make_unique<grpc::Alarm>();
-  idle_alarm_->Set(std::chrono::system_clock::now() +
-                       std::chrono::duration_cast<std::chrono::system_clock::duration>(until_idle),
-                   [weak = weak_](bool) {
-                     if (const std::shared_ptr<StreamCall> call = weak.lock()) call->OnIdleAlarm();
-                   });
+  try {
+    idle_alarm_ = std::make_unique<grpc::Alarm>();
+    idle_alarm_->Set(
+        std::chrono::system_clock::now() +
+            std::chrono::duration_cast<std::chrono::system_clock::duration>(until_idle),
+        [weak = weak_](bool) {
+          if (const std::shared_ptr<StreamCall> call = weak.lock()) call->OnIdleAlarm();
+        });
+  } catch (const std::bad_alloc&) {
+    MutexLock lock(mutex_);
+    watched_ = false;
+    throw;
+  }
 }
 
 }  // namespace normd

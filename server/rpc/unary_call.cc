@@ -1,5 +1,7 @@
 #include "server/rpc/unary_call.h"
 
+#include <utility>
+
 #include "server/rpc/call_arrival.h"
 #include "server/rpc/status.h"
 
@@ -18,10 +20,10 @@ void UnaryCall::Cancel() {
 }
 
 void UnaryCall::End(const absl::Status& status, std::size_t response_bytes) {
-  const grpc::Status answer = ToGrpc(call_.End(status), environment_.options.retry_after, context_);
+  grpc::Status answer = ToGrpc(call_.End(status), environment_.options.retry_after, context_);
   environment_.responses.Add(response_, context_.c_call(),
                              environment_.options.ResponsePatience(response_bytes));
-  Finish(answer);
+  Finish(std::move(answer));
 }
 
 void UnaryCall::OnDone() {
@@ -44,7 +46,7 @@ grpc::ServerUnaryReactor* OutOfMemory(grpc::CallbackServerContext& context) {
     // The call then has no hint.
   }
   grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
-  reactor->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "memory: none left"));
+  reactor->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "no memory left"));
   return reactor;
 }
 

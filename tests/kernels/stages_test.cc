@@ -201,7 +201,7 @@ TEST_P(StagesTest, RowsThatAreNoWholeVectorsAgreeWithTheReference) {
       {Stage::kScale, Stage::kActivation},        {Stage::kShift, Stage::kRowScale},
       {Stage::kCombineInput, Stage::kActivation}, {Stage::kCombineOutput, Stage::kBlockScale}};
   for (const std::int64_t length :
-       {17, 33, 65, 201, 517, 1031, 1040, 3249, 4097, 8191, 16383, 24577, 40001}) {
+       {17, 33, 65, 201, 517, 1031, 1040, 3249, 4097, 8191, 16383, 16385, 24575, 24577, 40001}) {
 #ifdef NORMD_SANITIZED
     if (length > 2048) continue;
 #endif

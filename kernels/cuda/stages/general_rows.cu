@@ -20,8 +20,6 @@
 namespace normd::norm::cuda {
 namespace {
 
-constexpr int kThreads = 256;  // For blocks of short rows.
-
 // Calls visit(at) for each of a thread's vectors, even those without present elements, in the whole
 // chunks of a row of `length` elements, of which `elements` exist.
 template <typename T, typename Visit>
@@ -308,7 +306,7 @@ __global__ void __launch_bounds__(kStageWarps* kLanes)
   __shared__ WarpPartials<MagnitudeBits<A>> largest;
   const StageTeam<> team(width, warps, vectors);
   const std::uint32_t index =
-      warps == 0 ? blockIdx.x * (kThreads / width) + threadIdx.x / width : blockIdx.x;
+      warps == 0 ? blockIdx.x * (kTeamThreads / width) + threadIdx.x / width : blockIdx.x;
   // Lanes after the last row take part: shuffles need the whole warp.
   const bool exists = index < batch.rows;
   const StageRow row = FindStageRow(batch, exists ? index : batch.rows - 1);
@@ -354,18 +352,10 @@ __global__ void __launch_bounds__(kStageWarps* kLanes)
 cudaError_t LaunchGeneralRows(const Launch& launch, const StageBatch& batch) {
   return WithElementType(launch.spec.dtype, [&](auto element) {
     using T = typename decltype(element)::Type;
-    const Plan& plan = launch.plan;
-    const int width = plan.warps == 0 ? plan.lanes_per_row : kLanes;
-    const std::uint32_t rows_of_block =
-        plan.warps == 0 ? static_cast<std::uint32_t>(kThreads / width) : 1;
-    const int threads = plan.warps == 0 ? kThreads : plan.warps * kLanes;
-    const auto enqueue = [&](auto kernel) {
-      return LaunchOverlapping(
-          launch.limits, launch.stream, kernel, (batch.rows + rows_of_block - 1) / rows_of_block,
-          static_cast<unsigned>(threads), batch, width, plan.warps, plan.vectors);
-    };
-    return batch.has_gaps ? enqueue(GeneralRows<T, Samples::kBetweenGaps>)
-                          : enqueue(GeneralRows<T, Samples::kTogether>);
+    const int vectors = launch.plan.vectors;
+    return batch.has_gaps
+               ? LaunchTeams(launch, batch, GeneralRows<T, Samples::kBetweenGaps>, vectors)
+               : LaunchTeams(launch, batch, GeneralRows<T, Samples::kTogether>, vectors);
   });
 }
 

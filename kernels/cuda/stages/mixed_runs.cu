@@ -353,11 +353,8 @@ Kernel KernelOf(TileUnit unit) {
   }
 }
 Kernel KernelOf(DType dtype, TileUnit unit) {
-  switch (dtype) {
-    case DType::kFloat16: return KernelOf<Half>(unit);
-    case DType::kBFloat16: return KernelOf<BFloat>(unit);
-    default: return KernelOf<float>(unit);
-  }
+  return WithNarrowType(
+      dtype, [&](auto element) { return KernelOf<typename decltype(element)::Type>(unit); });
 }
 
 }  // namespace

@@ -200,11 +200,7 @@ cudaError_t LaunchPositions(const Launch& launch, StageBatch batch) {
     return LaunchOverlapping(launch.limits, launch.stream, kernel, blocks, kColumnThreads, batch,
                              splits);
   };
-  switch (launch.spec.dtype) {
-    case DType::kFloat16: return enqueue(ElementType<Half>());
-    case DType::kBFloat16: return enqueue(ElementType<BFloat>());
-    default: return enqueue(ElementType<float>());
-  }
+  return WithNarrowType(launch.spec.dtype, enqueue);
 }
 
 }  // namespace normd::norm::cuda

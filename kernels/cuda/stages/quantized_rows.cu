@@ -17,7 +17,6 @@
 namespace normd::norm::cuda {
 namespace {
 
-constexpr int kThreads = 256;  // For blocks of short rows.
 constexpr int kMostThreads = kStageWarps * kLanes;
 
 // A warp's share of its row.
@@ -81,7 +80,7 @@ __global__ void __launch_bounds__(kMostThreads)
   __shared__ WarpShare shares[kStageWarps];
   const StageTeam<> team(width, warps, kFewVectors);
   const std::uint32_t index =
-      warps == 0 ? blockIdx.x * (kThreads / width) + team.number : blockIdx.x;
+      warps == 0 ? blockIdx.x * (kTeamThreads / width) + team.number : blockIdx.x;
   const bool exists = index < batch.rows;
   const RegisterRun row = FindRegisterRow(batch, exists ? index : batch.rows - 1);
   const RegisterPlace place = PlaceRegisterRow<Kind>(batch, team, row.segment, row.first);
@@ -155,29 +154,17 @@ __global__ void __launch_bounds__(kMostThreads)
 }  // namespace
 
 cudaError_t LaunchQuantizedRows(const Launch& launch, const StageBatch& batch) {
-  const Plan& plan = launch.plan;
-  const int width = plan.warps == 0 ? plan.lanes_per_row : kLanes;
-  const auto rows = static_cast<unsigned>(plan.warps == 0 ? kThreads / width : 1);
-  const auto threads = static_cast<unsigned>(plan.warps == 0 ? kThreads : plan.warps * kLanes);
-  const auto enqueue = [&](auto kernel) {
-    return LaunchOverlapping(launch.limits, launch.stream, kernel, (batch.rows + rows - 1) / rows,
-                             threads, batch, width, plan.warps);
-  };
   const bool blocks = launch.spec.quantization_scale == QuantizationScale::kBlock;
-  return WithElementType(launch.spec.dtype, [&](auto type) -> cudaError_t {
+  return WithNarrowType(launch.spec.dtype, [&](auto type) {
     using T = typename decltype(type)::Type;
     const auto with_gamma = [&](auto gamma) {
       using P = typename decltype(gamma)::Type;
-      return blocks ? enqueue(QuantizedRows<T, P, QuantizationScale::kBlock>)
-                    : enqueue(QuantizedRows<T, P, QuantizationScale::kRow>);
+      return blocks ? LaunchTeams(launch, batch, QuantizedRows<T, P, QuantizationScale::kBlock>)
+                    : LaunchTeams(launch, batch, QuantizedRows<T, P, QuantizationScale::kRow>);
     };
-    if constexpr (std::is_same_v<T, double>) {
-      return cudaErrorInvalidValue;  // TakesRegisterRows excludes this.
-    } else {
-      if (batch.gamma.data == nullptr) return with_gamma(ElementType<void>());
-      return batch.gamma.dtype == batch.dtype ? with_gamma(ElementType<T>())
-                                              : with_gamma(ElementType<float>());
-    }
+    if (batch.gamma.data == nullptr) return with_gamma(ElementType<void>());
+    return batch.gamma.dtype == batch.dtype ? with_gamma(ElementType<T>())
+                                            : with_gamma(ElementType<float>());
   });
 }
 

@@ -24,8 +24,8 @@ namespace normd::norm::cuda {
 namespace {
 
 constexpr int kMostThreads = kStageWarps * kLanes;
-constexpr int kRowsOfBlock = 8;  // If a warp takes each.
-constexpr int kFewestElements = 17;
+constexpr int kRowsOfBlock = 8;      // If a warp takes each.
+constexpr int kFewestElements = 17;  // Fewer leave half of a warp without one.
 
 // What a kernel computes.
 enum class RaggedKind {
@@ -57,7 +57,7 @@ class RaggedRow {
   // Takes the values to be normalized, and writes residual_out.
   __device__ void Load() {
     Read(XOf<kSamples>(batch_, row_), values_);
-    if constexpr (kPlain) {
+    if constexpr (kAdded) {
       Held residual[kElements];
       Read(row_.segment->residual, residual);
 #pragma unroll
@@ -79,7 +79,7 @@ class RaggedRow {
 
   __device__ Moments<float> Sum() const {
     const int count = left_ <= 0 ? 0 : (left_ + kLanes - 1) / kLanes;
-    return MomentsOfVectors<T, kElements / kCount, !kPlain>(
+    return MomentsOfVectors<T, kElements / kCount, !kAdded>(
         batch_.statistics,
         [&](int k, float(&values)[kCount]) {
 #pragma unroll
@@ -90,7 +90,7 @@ class RaggedRow {
 
   // Writes the results. Call it once: values with a scale of their own become the results.
   __device__ void Write(const RowScale<float>& scale, WarpPartials<std::uint32_t>& partials) {
-    const bool quantized = !kPlain && batch_.quantization != Quantization::kNone;
+    const bool quantized = !kAdded && batch_.quantization != Quantization::kNone;
     std::uint32_t largest = 0;
     ForSteps([&](int begin, float(&values)[kCount]) {
       Result(scale, begin, values);
@@ -112,11 +112,11 @@ class RaggedRow {
   }
 
  private:
-  static constexpr bool kPlain = kKind == RaggedKind::kAdded;
+  static constexpr bool kAdded = kKind == RaggedKind::kAdded;
   static constexpr int kCount = kPerVector<T>;
   static constexpr int kElements = kElementsOfThread<T, kKind>;
   static constexpr int kOfBlock = static_cast<int>(kQuantizationBlock) / kLanes;
-  using Held = std::conditional_t<kPlain, T, float>;
+  using Held = std::conditional_t<kAdded, T, float>;
 
   __device__ bool Exists(int i) const { return i * kLanes < left_; }
   // The existing elements of the step at `begin`, which come first.
@@ -136,7 +136,7 @@ class RaggedRow {
 #pragma unroll
       for (int j = 0; j < kCount; ++j) values[j] = Widen(values_[begin + j]);
       visit(begin, values);
-      if constexpr (!kPlain) {
+      if constexpr (!kAdded) {
 #pragma unroll
         for (int j = 0; j < kCount; ++j) values_[begin + j] = values[j];
       }
@@ -225,7 +225,7 @@ class RaggedRow {
       for (float& value : values) value *= scale.rstd;
     }
     if (batch_.affine) Modulate(begin, values);
-    if constexpr (!kPlain) {
+    if constexpr (!kAdded) {
       if (batch_.activation != Activation::kNone) {
         Activate<float>(batch_.activation, batch_.leaky_slope.narrow, values);
       }
@@ -253,7 +253,7 @@ class RaggedRow {
       }
     }
     if (batch_.beta.data != nullptr) ReadParam(batch_.beta, 0, begin, offset);
-    if (!kPlain && batch_.scale) {
+    if (!kAdded && batch_.scale) {
       ReadOfSample(row_.segment->scale, begin, own);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) {
@@ -262,7 +262,7 @@ class RaggedRow {
         if (batch_.beta.data != nullptr) offset[j] *= scale;
       }
     }
-    if (!kPlain && batch_.shift) {
+    if (!kAdded && batch_.shift) {
       ReadOfSample(row_.segment->shift, begin, own);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) offset[j] += own[j];
@@ -340,12 +340,12 @@ __global__ void __launch_bounds__(kMostThreads)
 }
 
 RaggedKind KindOf(const NormSpec& spec, const StageBatch& batch) {
-  const bool plain =
+  const bool added =
       spec.residual && !spec.gate && !spec.scale && !spec.shift &&
       spec.activation == Activation::kNone && spec.combine_output == Combine::kNone &&
       spec.quantization == Quantization::kNone && spec.statistics != Statistics::kSumOfAbsolutes &&
       spec.statistics != Statistics::kLargestAbsolute && batch.input_bias.data == nullptr;
-  return plain ? RaggedKind::kAdded : RaggedKind::kAny;
+  return added ? RaggedKind::kAdded : RaggedKind::kAny;
 }
 
 template <typename T, Samples kSamples, RaggedKind kKind>
@@ -399,11 +399,9 @@ bool TakesRaggedRows(const Launch& launch, const StageBatch& batch) {
 }
 
 cudaError_t LaunchRaggedRows(const Launch& launch, const StageBatch& batch) {
-  switch (launch.spec.dtype) {
-    case DType::kFloat16: return Enqueue<Half>(launch, batch);
-    case DType::kBFloat16: return Enqueue<BFloat>(launch, batch);
-    default: return Enqueue<float>(launch, batch);
-  }
+  return WithNarrowType(launch.spec.dtype, [&](auto element) {
+    return Enqueue<typename decltype(element)::Type>(launch, batch);
+  });
 }
 
 }  // namespace normd::norm::cuda

@@ -27,7 +27,6 @@
 namespace normd::norm::cuda {
 namespace {
 
-constexpr int kBlockThreads = 256;  // For blocks that hold several teams.
 // For the longest rows, 64 KiB.
 constexpr int kMostThreadsOfTwo = kStageWarps * kLanes;
 constexpr int kMostThreadsOfOne = kMostThreadsOfTwo * kFewVectors / kManyVectors;
@@ -51,14 +50,14 @@ constexpr int MostThreads() {
          : kManyThreads<Kind>                               ? kMostOfMany<Kind>
          : Kind::kVectors > kFewVectors                     ? kMostThreadsOfOne
          : Kind::kSecond || Kind::kBias || Kind::kQuantized ? kMostThreadsOfTwo
-                                                            : kBlockThreads;
+                                                            : kTeamThreads;
 }
 
 // Blocks of a multiprocessor for which the compiler reserves registers.
 template <typename Kind>
 constexpr int WantedBlocks() {
   if (kManyThreads<Kind>) return 3;
-  if (MostThreads<Kind>() != kBlockThreads) return 1;
+  if (MostThreads<Kind>() != kTeamThreads) return 1;
   if (Kind::kModulated) return 4;
   return Kind::kAffine ? 5 : 6;
 }
@@ -119,7 +118,7 @@ __global__ void __launch_bounds__(MostThreads<Kind>(),
   __shared__ WarpPartials<std::uint32_t> largest;
   const RegisterTeam<Kind> team(width, warps, Kind::kVectors);
   const std::uint32_t index =
-      warps == 0 ? blockIdx.x * (kBlockThreads / width) + team.number : blockIdx.x;
+      warps == 0 ? blockIdx.x * (kTeamThreads / width) + team.number : blockIdx.x;
   const bool exists = index < batch.rows;
   const RegisterRun row = FindRegisterRow(batch, exists ? index : batch.rows - 1);
   const RegisterPlace place = PlaceRegisterRow<Kind>(batch, team, row.segment, row.first);
@@ -145,13 +144,13 @@ __device__ inline void PrefetchRow(const StageBatch& batch, const RegisterTeam<K
 
 // A run of rows for each block, whose teams take them in turn.
 template <typename Kind>
-__global__ void __launch_bounds__(kBlockThreads, kRunBlocks)
+__global__ void __launch_bounds__(kTeamThreads, kRunBlocks)
     RegisterRuns(const __grid_constant__ StageBatch batch, const int width, const int warps) {
   extern __shared__ float4 table_memory[];
   __shared__ WarpPartials<Moments<float>> partials[2];
   __shared__ WarpPartials<std::uint32_t> largest;
   const RegisterTeam<Kind> team(width, warps, Kind::kVectors);
-  const int teams = warps == 0 ? kBlockThreads / width : static_cast<int>(blockDim.y);
+  const int teams = warps == 0 ? kTeamThreads / width : static_cast<int>(blockDim.y);
   const RegisterRun run = FindRegisterRun(batch, blockIdx.x);
   const int vectors = static_cast<int>(batch.segments[run.segment].row_bytes) / kVectorBytes;
   RegisterTable<typename Kind::Type> table(table_memory, vectors);
@@ -176,12 +175,7 @@ __global__ void __launch_bounds__(kBlockThreads, kRunBlocks)
 
 template <typename Kind>
 cudaError_t EnqueueRows(const Launch& launch, const StageBatch& batch) {
-  const Plan& plan = launch.plan;
-  const int width = plan.warps == 0 ? plan.lanes_per_row : kLanes;
-  const auto rows = static_cast<unsigned>(plan.warps == 0 ? kBlockThreads / width : 1);
-  const auto threads = static_cast<unsigned>(plan.warps == 0 ? kBlockThreads : plan.warps * kLanes);
-  return LaunchOverlapping(launch.limits, launch.stream, RegisterRows<Kind>,
-                           (batch.rows + rows - 1) / rows, threads, batch, width, plan.warps);
+  return LaunchTeams(launch, batch, RegisterRows<Kind>);
 }
 
 // The division of a launch's rows into runs.
@@ -217,7 +211,7 @@ RunCut ChooseRuns(const Launch& launch, const StageBatch& batch, bool modulated)
   const std::int64_t of_positions = batch.positions_outside ? launch.segments[0].spatial : 1;
   const int team_threads = plan.warps == 0 ? plan.lanes_per_row : plan.warps * kLanes;
   RunCut runs;
-  if (!batch.affine || batch.channels_per_group != batch.channels || team_threads > kBlockThreads ||
+  if (!batch.affine || batch.channels_per_group != batch.channels || team_threads > kTeamThreads ||
       batch.statistics > Statistics::kRootOfSquares ||
       batch.statistics == Statistics::kSumOfAbsolutes) {
     return runs;
@@ -226,7 +220,7 @@ RunCut ChooseRuns(const Launch& launch, const StageBatch& batch, bool modulated)
   const auto room = static_cast<std::int64_t>(launch.limits.shared_bytes_per_block / 2) -
                     static_cast<std::int64_t>(kReservedSharedBytes);
   if (static_cast<std::int64_t>(RegisterTable<float>::Bytes(batch.channels)) > room) return runs;
-  runs.teams = kBlockThreads / team_threads;
+  runs.teams = kTeamThreads / team_threads;
   const std::int64_t shared = modulated ? of_positions : batch.rows;
   const std::int64_t fewest = 2 * runs.teams;
   const std::int64_t multiprocessors = launch.limits.multiprocessors;
@@ -250,7 +244,7 @@ cudaError_t LaunchRuns(const Launch& launch, const RunCut& runs, StageBatch batc
   const Plan& plan = launch.plan;
   const int width = plan.warps == 0 ? plan.lanes_per_row : kLanes;
   LaunchShape shape;
-  shape.threads = plan.warps == 0 ? dim3(kBlockThreads)
+  shape.threads = plan.warps == 0 ? dim3(kTeamThreads)
                                   : dim3(static_cast<unsigned>(plan.warps * kLanes),
                                          static_cast<unsigned>(runs.teams));
   shape.shared_bytes = RegisterTable<typename Kind::Type>::Bytes(batch.channels);
@@ -442,7 +436,7 @@ bool TakesRegisterRows(const Launch& launch, const StageBatch& batch) {
       spec.residual || bias || spec.takes_other() || spec.quantization != Quantization::kNone;
   const std::int64_t threads = launch.plan.vectors > kFewVectors ? kMostThreadsOfOne
                                : two                             ? kMostThreadsOfTwo
-                                                                 : kBlockThreads;
+                                                                 : kTeamThreads;
   const std::int64_t most = threads * launch.plan.vectors * kVectorBytes / element;
   for (int i = 0; i < batch.segment_count; ++i) {
     const StageSegment& segment = batch.segments[i];
@@ -456,11 +450,9 @@ bool TakesRegisterRows(const Launch& launch, const StageBatch& batch) {
 }
 
 cudaError_t LaunchRegisterRows(const Launch& launch, const StageBatch& batch) {
-  switch (launch.spec.dtype) {
-    case DType::kFloat16: return Enqueue<Half>(launch, batch);
-    case DType::kBFloat16: return Enqueue<BFloat>(launch, batch);
-    default: return Enqueue<float>(launch, batch);
-  }
+  return WithNarrowType(launch.spec.dtype, [&](auto element) {
+    return Enqueue<typename decltype(element)::Type>(launch, batch);
+  });
 }
 
 }  // namespace normd::norm::cuda

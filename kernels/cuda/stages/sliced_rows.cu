@@ -262,15 +262,6 @@ cudaError_t Enqueue(const Launch& launch, const StageBatch& batch, const SliceCu
   return error;
 }
 
-template <typename Function>
-cudaError_t WithNarrowType(DType dtype, Function function) {
-  switch (dtype) {
-    case DType::kFloat16: return function(ElementType<Half>());
-    case DType::kBFloat16: return function(ElementType<BFloat>());
-    default: return function(ElementType<float>());
-  }
-}
-
 }  // namespace
 
 cudaError_t PrepareSlicedRows(const DeviceLimits& limits) {

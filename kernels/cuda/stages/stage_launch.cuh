@@ -3,11 +3,26 @@
 #ifndef NORMD_KERNELS_CUDA_STAGES_STAGE_LAUNCH_CUH_
 #define NORMD_KERNELS_CUDA_STAGES_STAGE_LAUNCH_CUH_
 
+#include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/stages/stage_batch.cuh"
 
 namespace normd::norm::cuda {
+
+inline constexpr int kTeamThreads = 256;  // In blocks of several teams.
+
+// Launches kernel(batch, width, warps, more...) with a StageTeam of the plan's size for each row.
+template <typename Kernel, typename... More>
+cudaError_t LaunchTeams(const Launch& launch, const StageBatch& batch, Kernel kernel,
+                        const More&... more) {
+  const Plan& plan = launch.plan;
+  const int width = plan.warps == 0 ? plan.lanes_per_row : kLanes;
+  const auto rows = static_cast<unsigned>(plan.warps == 0 ? kTeamThreads / width : 1);
+  const auto threads = static_cast<unsigned>(plan.warps == 0 ? kTeamThreads : plan.warps * kLanes);
+  return LaunchOverlapping(launch.limits, launch.stream, kernel, (batch.rows + rows - 1) / rows,
+                           threads, batch, width, plan.warps, more...);
+}
 
 // Takes any batch of segments whose plans are the launch's.
 cudaError_t LaunchGeneralRows(const Launch& launch, const StageBatch& batch);
@@ -42,7 +57,7 @@ inline bool IsPackedParam(const StageBatch& batch, const ParamVector& param) {
 }
 
 // Rows that are not whole vectors. TakesRaggedRows does not depend on addresses: such rows are
-// always summed in this kernel's order.
+// always summed in this kernel's order, but for statistics alone.
 bool TakesRaggedRows(const Launch& launch, const StageBatch& batch);
 cudaError_t LaunchRaggedRows(const Launch& launch, const StageBatch& batch);
 

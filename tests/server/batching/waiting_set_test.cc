@@ -251,6 +251,49 @@ TEST_F(WaitingSetTest, DoesWhatTheSimpleSetDoes) {
   EXPECT_EQ(metrics_.queued, 0);
 }
 
+// And a request that nobody can end any more ends with its memory.
+TEST_F(WaitingSetTest, WithoutMemoryABatchHasOneRequest) {
+  set_.EndQueueDelay();
+  std::vector<std::unique_ptr<RequestProbe>> probes;
+  for (int i = 0; i < 3; ++i) {
+    probes.push_back(
+        std::make_unique<RequestProbe>(models_[0], std::vector<std::int64_t>{1, 1, 1}));
+    ASSERT_TRUE(set_.Add(probes.back()->request(), clock_.Now()).ok());
+  }
+  for (int i = 0; i < 3; ++i) {
+    std::unique_ptr<Batch> batch;
+    {
+      const FailingAllocations failing(0);
+      batch = set_.TakeBatch(clock_.Now());
+    }
+    ASSERT_NE(batch, nullptr);
+    ASSERT_EQ(IdsOf(batch->requests), Ids{probes[i]->id()});
+    EXPECT_EQ(probes[i]->done_calls(), 0);
+    batch.reset();
+    EXPECT_EQ(probes[i]->done_calls(), 1);
+    EXPECT_EQ(probes[i]->code(), absl::StatusCode::kResourceExhausted);
+  }
+  EXPECT_EQ(set_.size(), 0);
+}
+
+TEST_F(WaitingSetTest, WithoutMemoryRequestsExpireLater) {
+  std::vector<std::unique_ptr<RequestProbe>> probes;
+  for (int i = 0; i < 3; ++i) {
+    probes.push_back(
+        std::make_unique<RequestProbe>(models_[0], std::vector<std::int64_t>{1, 1, 1}));
+    probes.back()->request()->deadline = clock_.Now() + microseconds(1);
+    ASSERT_TRUE(set_.Add(probes.back()->request(), clock_.Now()).ok());
+  }
+  clock_.Advance(microseconds(2));
+  std::vector<std::unique_ptr<Request>> expired;
+  {
+    const FailingAllocations failing(1);
+    expired = set_.RemoveExpired(clock_.Now());
+  }
+  EXPECT_EQ(expired.size(), 1u);
+  EXPECT_EQ(set_.RemoveExpired(clock_.Now()).size(), 2u);
+}
+
 TEST_F(WaitingSetTest, AnAddThatFindsNoMemoryChangesNothing) {
   RequestProbe waiting(models_[0], {1, 1, 1});
   const std::uint64_t id = waiting.id();

@@ -17,6 +17,7 @@
 #include "nlohmann/json.hpp"
 #include "server/metrics/exposer.h"
 #include "server/metrics/metrics.h"
+#include "server/metrics/status_json.h"
 #include "server/metrics/traffic_history.h"
 #include "tests/server/http/http_peer.h"
 #include "tests/server/metrics/exposition.h"
@@ -140,6 +141,30 @@ TEST_F(LivePageTest, ShowsTheNumbersOfAScrape) {
     ++compared;
   }
   EXPECT_GT(compared, 40);
+}
+
+TEST_F(LivePageTest, CountsRefusedRequestsThatBeganNoCallWhateverTheirStatus) {
+  TrafficHistory history;
+  TimePoint now{};
+  history.Add(metrics_->ReadTraffic(), now);
+  metrics_->ForNoModel().RecordRejection(Rejection::kDraining);
+  ConnectionMetrics& http = metrics_->ForConnections(RequestPort::kHttp);
+  for (const int status : {404, 418, 404, 599}) http.RecordRefusedRequest(status);
+  history.Add(metrics_->ReadTraffic(), now += LivePage::kInterval);
+  for (std::size_t i = 0; i < TrafficHistory::kMinuteIntervals; ++i) {
+    history.Add(metrics_->ReadTraffic(), now += LivePage::kInterval);
+  }
+  http.RecordRefusedRequest(404);
+  history.Add(metrics_->ReadTraffic(), now += LivePage::kInterval);
+  const auto status = nlohmann::json::parse(MakeStatusJson({}, history.Recent(), now, {}));
+  EXPECT_EQ(status["refusals"],
+            nlohmann::json::parse(R"([{"reason": "draining", "minute": 0, "ten_minutes": 1},
+                {"reason": "HTTP status 404", "minute": 1, "ten_minutes": 3},
+                {"reason": "HTTP status other", "minute": 0, "ten_minutes": 2}])"));
+  const auto scrape = ParseExposition(metrics_->Scrape());
+  ASSERT_TRUE(scrape.ok()) << scrape.status();
+  EXPECT_EQ(scrape->Value("normd_requests_refused_total", {{"status", "404"}}), 3);
+  EXPECT_EQ(scrape->Value("normd_requests_refused_total", {{"status", "other"}}), 2);
 }
 
 // Whoever looks costs one text a second, however many look.

@@ -19,8 +19,10 @@
 #include "absl/time/time.h"
 #include "base/descriptor.h"
 #include "inference/grpc_service.grpc.pb.h"
+#include "tests/server/rpc/access_calls.h"
 #include "tests/server/rpc/infer_requests.h"
 #include "tests/server/rpc/raw_client.h"
+#include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/threads.h"
 
@@ -70,10 +72,6 @@ TEST(NormServiceRefusalTest, RefusesARequestOverTheByteLimitAndGoesOn) {
   const grpc::Status little = Normalize(server, MakeRequest("instance_norm_64", {1, 64, 65}));
   EXPECT_EQ(little.error_code(), kInvalid);
   EXPECT_THAT(little.error_message(), HasSubstr("data: 16640 bytes, wanted at most 16384"));
-  // Far over it: the transport refuses before the message is read.
-  const grpc::Status far = Normalize(server, MakeRequest("instance_norm_64", {9, 64, 64}));
-  EXPECT_EQ(far.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(far.error_message(), HasSubstr("larger than max"));
   EXPECT_TRUE(Normalize(server, MakeRequest("instance_norm_64", {1, 64, 64})).ok());
 }
 
@@ -86,6 +84,33 @@ double CallsOf(const TestServer& server, const std::string& method, const char* 
   return server.Metric(absl::StrCat("normd_requests_total{model=\"\",version=\"\",method=\"",
                                     method.substr(method.rfind('/') + 1), "\",code=\"", code,
                                     "\"}"));
+}
+
+// As gRPC itself would, which counts nothing.
+TEST(NormServiceRefusalTest, CountsACallWhoseMessageIsFarOverTheLimit) {
+  TestServerOptions options;
+  options.accept.max_request_bytes = 64 * 256;
+  TestServer server(options);
+  const auto channel = server.NewChannel();
+  const std::string wire = MakeRequest("instance_norm_64", {9, 64, 64}).SerializeAsString();
+  for (const char* method : {kNormalize, "/inference.GRPCInferenceService/ModelInfer"}) {
+    const Ending ending = MakeCall(channel, "", method, wire);
+    EXPECT_EQ(ending.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << method;
+    EXPECT_EQ(ending.status.error_message(),
+              absl::StrCat("Received message larger than max (", wire.size(), " vs. 20480)"));
+    EXPECT_EQ(ending.pushback, "") << "no attempt succeeds";
+    server.WaitIdle();
+    EXPECT_EQ(CallsOf(server, method, "RESOURCE_EXHAUSTED"), 1) << method;
+  }
+  StreamClient stream(server.stub());
+  ASSERT_TRUE(stream.SendHeader(MakeRequest("instance_norm_64", {9, 64, 64})));
+  ASSERT_TRUE(stream.SendChunk(std::string(20480, 'x')));
+  EXPECT_THAT(stream.Finish().error_message(), HasSubstr("larger than max"));
+  server.WaitIdle();
+  EXPECT_EQ(server.MetricSum("normd_requests_total{model=\"instance_norm_64\",version=\"1\","
+                             "method=\"NormalizeStream\",code=\"RESOURCE_EXHAUSTED\"}"),
+            1);
+  EXPECT_EQ(server.Metric("normd_inflight_bytes"), 0);
 }
 
 TEST(NormServiceRefusalTest, ACallWithoutAMessageIsRefused) {

@@ -123,7 +123,8 @@ TEST(PieceLineTest, AbandonedPiecesComputeUntilTheyAreDone) {
   line.Add(MakePiece(10, 8, 8));
   line.Add(MakePiece(11, 8, 8));
   ASSERT_NE(line.Push(), nullptr);
-  const std::deque<PieceLine::Piece> pieces = line.Abandon();
+  std::deque<PieceLine::Piece> pieces;
+  line.Abandon(pieces);
   ASSERT_EQ(pieces.size(), 2U);
   EXPECT_EQ(pieces[0].request, nullptr);
   EXPECT_NE(pieces[1].request, nullptr);
