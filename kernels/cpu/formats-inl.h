@@ -8,6 +8,7 @@
 #define NORMD_KERNELS_CPU_FORMATS_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
