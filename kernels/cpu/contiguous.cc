@@ -27,11 +27,12 @@ constexpr std::int64_t kTileElements = 2048;
 // Shorter runs of one channel are not worth overlapping with the next row's sums.
 constexpr std::int64_t kMinRunElements = 256;
 // Elementwise rows also read gamma and beta: four arrays that must fit a first-level cache
-// together. Rows of fewer bytes than so many second-level caches are faster several at a time.
+// together. Segments smaller than so many second-level caches are faster several rows at a time.
 constexpr std::int64_t kMaxElementwiseElements = 2048;
-constexpr std::int64_t kNearCores = 4;
-// The channels of one call of `apply`.
+constexpr std::int64_t kSecondLevelCaches = 4;
+// The channels of one call of `apply`, and of a task that fills a table of channels.
 constexpr std::int64_t kChannelsTogether = 8;
+constexpr std::int64_t kTableGrain = 1024;
 
 class ContiguousRows {
  public:
@@ -42,12 +43,13 @@ class ContiguousRows {
         given_(batch.spec.statistics == Statistics::kGiven),
         elementwise_(places_.channel_elements() == 1),
         length_(places_.length()) {
-    if (given_) given_affines_.resize(static_cast<std::size_t>(batch.spec.channels));
-    std::int64_t channel = 0;
-    for (Affine& affine : given_affines_) {
-      affine = ChannelAffine(batch, segment, GivenStatistics(batch, channel), 0, channel);
-      ++channel;
-    }
+    if (!given_ || segment.samples == 1) return;
+    given_affines_.resize(static_cast<std::size_t>(batch.spec.channels));
+    batch.parallel.For(batch.spec.channels, kTableGrain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t channel = begin; channel < end; ++channel) {
+        given_affines_[static_cast<std::size_t>(channel)] = GivenAffine(channel);
+      }
+    });
   }
 
   std::int64_t count() const { return places_.count(); }
@@ -62,7 +64,7 @@ class ContiguousRows {
   bool HasTwoAtATime() const {
     if (given_ || batch_.spec.activation != Activation::kNone) return false;
     if (!elementwise_) return places_.channel_elements() >= kMinRunElements;
-    return count() * RowBytes() > kNearCores * batch_.caches.per_core_bytes &&
+    return count() * RowBytes() > kSecondLevelCaches * batch_.caches.per_core_bytes &&
            length_ >= kMinRunElements && length_ <= kMaxElementwiseElements;
   }
 
@@ -183,7 +185,8 @@ class ContiguousRows {
     const std::int64_t together = std::max<std::int64_t>(1, kChunkElements / length_);
     for (std::int64_t row = begin; row < end;) {
       const std::int64_t left = batch_.spec.channels - places_.FirstChannel(row);
-      const std::int64_t rows = std::min({end - row, together, left});
+      const std::int64_t most = given_affines_.empty() ? kChannelsTogether : left;
+      const std::int64_t rows = std::min({end - row, together, left, most});
       ApplyGiven(row, 0, rows * length_);
       row += rows;
     }
@@ -211,9 +214,20 @@ class ContiguousRows {
   void ApplyGiven(std::int64_t row, std::int64_t begin, std::int64_t end) const {
     const Place place = places_.At(row, begin);
     MakeSource(batch_, segment_, place, end - begin);  // Nothing has read the row before.
-    const Affine* const affines = given_affines_.data() + places_.FirstChannel(row);
+    Affine own[kChannelsTogether];
+    const Affine* affines = own;
+    const std::int64_t first = places_.FirstChannel(row);
+    if (given_affines_.empty()) {
+      for (std::int64_t i = 0; i * length_ < end; ++i) own[i] = GivenAffine(first + i);
+    } else {
+      affines = given_affines_.data() + first;
+    }
     batch_.kernels->apply(MakeRun(batch_, segment_, place, end - begin),
                           {affines, length_ - begin, length_});
+  }
+
+  Affine GivenAffine(std::int64_t channel) const {
+    return ChannelAffine(batch_, segment_, GivenStatistics(batch_, channel), 0, channel);
   }
 
   // Elements [at, stop) of each of the rows.
@@ -277,7 +291,7 @@ class ContiguousRows {
   const bool given_;
   const bool elementwise_;  // Each element is a channel.
   const std::int64_t length_;
-  std::vector<Affine> given_affines_;  // Each channel's, with given statistics.
+  std::vector<Affine> given_affines_;  // Each channel's, with given statistics of several samples.
 };
 
 // Spreading rows over cores leaves cores idle when few rows remain, and needs room in the shared

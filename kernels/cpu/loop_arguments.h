@@ -22,8 +22,8 @@ struct Epilogue {
   double leaky_slope = 0;
 };
 
-// Rows of `count` > 0 elements, at most kChunkElements, `step` bytes from one to the next.
 constexpr std::int64_t kMaxShortRows = 8;
+// Rows of `count` > 0 elements, at most kChunkElements, `step` bytes from one to the next.
 struct ShortRows {
   const void* x = nullptr;
   std::int64_t rows = 0;  // <= kMaxShortRows

@@ -92,7 +92,7 @@ struct DeviationSums {
     second.Add(d, hn::Add(even, odd));
   }
 
-  // Adds fewer than eight.
+  // Adds up to eight.
   template <class At>
   HWY_INLINE void AddFew(std::int64_t count, const At& at) {
     const D d;

@@ -26,8 +26,8 @@ struct SimdKernels {
   void (*channel_moments)(const ChannelBlock& block, bool centered, double* mean, double* m2);
 
   // The mean and the reciprocal deviation of each row, to mean[kMaxShortRows] and
-  // rstd[kMaxShortRows]. rstd is -1 where the row needs `moments`, whose mean and m2 have the same
-  // bits elsewhere.
+  // rstd[kMaxShortRows], with the bits that `moments` leads to. rstd is -1 where the row needs
+  // `moments` itself.
   void (*measure_rows)(const ShortRows& rows, double* mean, double* rstd);
 
   void (*apply)(const Run& run, const ChannelRuns& channels);

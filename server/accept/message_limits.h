@@ -7,7 +7,7 @@
 
 namespace normd {
 
-// The bytes of a message beside its tensor, at most. Over gRPC a larger one is refused unread, with
+// The bytes of a message beside its tensor, at most. Over gRPC a larger one is refused, with
 // RESOURCE_EXHAUSTED and without a retry hint; between the two limits, the service answers
 // INVALID_ARGUMENT. Over HTTP each larger one is refused with 413.
 inline constexpr std::int64_t kMaxRequestOverheadBytes = 4096;

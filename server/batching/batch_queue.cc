@@ -155,7 +155,13 @@ BatchQueue::Impl::Wake BatchQueue::Impl::PlanSpin(TimePoint now) {
 }
 
 void BatchQueue::Impl::Compute(InlineRun run) {
-  const absl::Status status = run.runner->Execute(std::move(run.batch));
+  absl::Status status;
+  try {
+    status = run.runner->Execute(std::move(run.batch));
+  } catch (const std::bad_alloc&) {
+    // The batch is gone, and with it its requests, which have ended their calls. Push has accepted
+    // them: it must not fail as if it had not.
+  }
   MutexLock lock(mutex);
   // Within what RunInlineOn brought, so that this allocates nothing.
   if (status.ok() && run.runners_version == runners_version) idle_runners.push_back(run.runner);

@@ -35,7 +35,8 @@ class BatchQueue {
   // model's queue is full or too long for its deadline (retry), Unavailable after Close. May
   // complete another with ResourceExhausted, whose place it then takes. A request that is already
   // cancelled or expired is accepted and completed at once. One that may run inline, and by
-  // RunsInline does, is computed before Push returns.
+  // RunsInline does, is computed before Push returns. Throws std::bad_alloc only if `request` is
+  // not accepted.
   absl::Status Push(std::unique_ptr<Request>& request);
 
   // Has Push stage the inputs of requests, if `stager` is not null. It outlives the

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <new>
 
+#include "absl/cleanup/cleanup.h"
 #include "server/exec/gather.h"
 
 namespace normd {
@@ -31,6 +32,8 @@ absl::Status CpuLane::Execute(std::unique_ptr<Batch> batch) {
   CpuRun* const run = RunFor(program);
   if (run == nullptr) return absl::OkStatus();  // The requests end with their batch.
   run->Begin(program, batch->dtype);
+  // If memory runs out while requests are completed, those that are left end with their items.
+  const absl::Cleanup forget = [this] { items_.clear(); };
   BatchInfo info;
   try {
     for (std::unique_ptr<Request>& request : batch->requests) {
@@ -59,7 +62,6 @@ absl::Status CpuLane::Execute(std::unique_ptr<Batch> batch) {
       Fail(std::move(item.request), computed);
     }
   }
-  items_.clear();
   metrics_.AddBusy(resources_.clock.Now() - start);
   return absl::OkStatus();
 }

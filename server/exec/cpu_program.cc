@@ -1,7 +1,9 @@
 #include "server/exec/cpu_program.h"
 
+#include <new>
 #include <utility>
 
+#include "server/batching/request.h"
 #include "server/exec/gather.h"
 
 namespace normd {
@@ -14,7 +16,11 @@ void CpuRun::Begin(const BackendState& state, norm::DType dtype) {
 
 void CpuRun::Compute() {
   const TimePoint start = resources_.clock.Now();
-  if (status_.ok()) status_ = Launch();
+  try {
+    if (status_.ok()) status_ = Launch();
+  } catch (const std::bad_alloc&) {
+    status_ = NoMemory();
+  }
   Forget();
   computed_ = resources_.clock.Now();
   compute_time_ += computed_ - start;

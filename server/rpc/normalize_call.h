@@ -26,7 +26,7 @@
 
 namespace normd {
 
-// The messages of one call. gRPC keeps the first two until OnDone.
+// The messages of one call. gRPC keeps the first two until OnDone; a refused request is cleared.
 struct UnaryMessages {
   const grpc::ByteBuffer& request;
   grpc::ByteBuffer& response;

@@ -40,7 +40,8 @@ void SetUpConnections(const ServerOptions& server, grpc::ServerBuilder& builder)
 
 void SetUpMessages(const ServerOptions& options, grpc::ServerBuilder& builder) {
   // gRPC receives a message to its end before it looks at its size, and ends a call that nobody
-  // has counted. CheckMessageBytes refuses the same messages in a call.
+  // has counted. CheckMessageBytes refuses the tensors' messages in a call; control calls have
+  // limits of their own.
   builder.SetMaxReceiveMessageSize(-1);
   builder.SetMaxSendMessageSize(-1);
   if (options.max_connection_calls > 0) {

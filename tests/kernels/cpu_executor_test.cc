@@ -35,10 +35,13 @@ std::vector<Work> AllStrategies(DType dtype) {
           {"rows beyond a core's cache", GroupNormSpec(24, 8, dtype), 2, 150000},
           {"one layer norm row", LayerNormSpec(400003, dtype), 1, 1},
           {"many layer norm rows", LayerNormSpec(1500, dtype), 400, 1},
+          {"layer norm rows beyond the caches", LayerNormSpec(1500, dtype), 6000, 1},
           {"channels last, few samples", ChannelsLast(GroupNormSpec(24, 4, dtype)), 1, 40001},
           {"channels last, three channels", ChannelsLast(InstanceNormSpec(3, dtype)), 2, 90001},
           {"channels last, many samples", ChannelsLast(InstanceNormSpec(96, dtype)), 40, 196},
           {"given", BatchNormSpec(7, dtype), 3, 50021},
+          {"given, one sample of short rows", BatchNormSpec(3001, dtype), 1, 50},
+          {"given, several", BatchNormSpec(3001, dtype), 3, 50},
           {"given, channels last", ChannelsLast(BatchNormSpec(7, dtype)), 3, 50021},
           {"beyond the caches", InstanceNormSpec(16, dtype), 10, 300007}};
 }
@@ -69,6 +72,32 @@ TEST(CpuExecutorTest, GivesTheSameBitsWithAnyNumberOfThreads) {
         EXPECT_TRUE(y.SameBytes(expected)) << threads << " threads";
         EXPECT_TRUE(y.GuardsIntact());
       }
+    }
+  }
+}
+
+// Beyond the caches a row is written while the next one is read; few rows are summed together.
+TEST(CpuExecutorTest, RowsHaveTheSameBitsBeyondTheCachesAsAFewAtATime) {
+  constexpr std::int64_t kRows = 6000, kFew = 100;
+  const cpu::Executor executor;
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+    for (const std::int64_t channels : {1500, 1999}) {
+      SCOPED_TRACE(std::string(Name(dtype)) + " " + std::to_string(channels));
+      const Work work = {"", LayerNormSpec(channels, dtype), kRows, 1};
+      const ParamSet params(work.spec, DType::kFloat32, TestSeed() + 34);
+      Tensor x(dtype, kRows * channels);
+      x.Fill(Data::kUniform, TestSeed() + 35);
+      Tensor expected(dtype, x.count()), y(dtype, x.count());
+      const std::int64_t bytes = kFew * channels * static_cast<std::int64_t>(SizeOf(dtype));
+      for (std::int64_t i = 0; i < kRows / kFew; ++i) {
+        const Segment few{static_cast<const char*>(x.data()) + i * bytes,
+                          static_cast<char*>(expected.data()) + i * bytes, kFew, 1};
+        ASSERT_TRUE(executor.Normalize(work.spec, params.View(), &few, 1).ok());
+      }
+      ASSERT_TRUE(NormalizeWork(executor, work, params, x, &y).ok());
+      EXPECT_TRUE(y.SameBytes(expected));
+      ASSERT_TRUE(NormalizeWork(executor, work, params, x, &x).ok());
+      EXPECT_TRUE(x.SameBytes(expected)) << "in place";
     }
   }
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "gmock/gmock.h"
@@ -283,6 +284,25 @@ TEST_F(BatchQueueInlineTest, ARunnerComputesOneBatchAtATimeUntilItFails) {
   PushInline();
   EXPECT_EQ(runner.batches_, 2) << "used after it failed";
   EXPECT_EQ(queue().waiting_requests(), 1);
+  queue().RunInlineOn({});
+}
+
+// The caller of Push ends a call whose request was not accepted; this one has ended already.
+TEST_F(BatchQueueInlineTest, ARunnerWithoutMemoryEndsTheRequestAndIsUsedAgain) {
+  class Spent final : public BatchRunner {
+   public:
+    absl::Status Execute(std::unique_ptr<Batch> batch) override {
+      if (batches++ == 0) throw std::bad_alloc();
+      CompleteAll(std::move(batch), absl::OkStatus(), "spent");
+      return absl::OkStatus();
+    }
+    int batches = 0;
+  };
+  Spent runner;
+  queue().RunInlineOn({&runner});
+  EXPECT_EQ(PushInline().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(PushInline().code(), absl::StatusCode::kOk);
+  EXPECT_EQ(runner.batches, 2);
   queue().RunInlineOn({});
 }
 
