@@ -57,13 +57,15 @@ void Deallocate(std::byte* data, std::size_t capacity) {
 // One lock for all classes: it is held for a few instructions, never while the system maps memory.
 struct BufferPool::Core {
   struct Block {
-    Block(std::byte* data_in, std::size_t size_class_in)
-        : data(data_in), size_class(size_class_in) {}
-    ~Block() { Deallocate(data, CapacityOf(size_class)); }
+    explicit Block(std::size_t size_class_in)
+        : data(Allocate(CapacityOf(size_class_in))), size_class(size_class_in) {}
+    ~Block() {
+      if (data != nullptr) Deallocate(data, CapacityOf(size_class));
+    }
     Block(const Block&) = delete;
     Block& operator=(const Block&) = delete;
 
-    std::byte* const data;
+    std::byte* const data;  // Null if the system had none.
     const std::size_t size_class;
     // The time of its return, on the core's counter; decides which is the oldest.
     std::uint64_t returned = 0;
@@ -107,9 +109,8 @@ BufferPool::Core::Block* BufferPool::Core::Lend(const std::shared_ptr<Core>& cor
     }
   }
   if (block == nullptr) {
-    std::byte* data = Allocate(CapacityOf(size_class));
-    if (data == nullptr) return nullptr;
-    block = std::make_unique<Block>(data, size_class);
+    block = std::make_unique<Block>(size_class);
+    if (block->data == nullptr) return nullptr;
   }
   core->used_bytes.fetch_add(capacity, std::memory_order_relaxed);
   block->core = core;

@@ -103,6 +103,8 @@ std::string EncodeStreamHeader(const Model& model, const AcceptedRequest& accept
   const absl::Span<const TensorSignature> outputs = model.outputs();
   std::size_t sent = 0;
   for (std::size_t k = 0; k < outputs.size(); ++k) sent += accepted.outputs.Has(k) ? 1 : 0;
+  // Without memory for the array, protobuf would lose the message that it adds.
+  out.mutable_outputs()->Reserve(static_cast<int>(sent));
   for (std::size_t k = 0; k < outputs.size(); ++k) {
     if (!accepted.outputs.Has(k)) continue;
     const TensorType& type = accepted.inputs.outputs[k];

@@ -238,8 +238,9 @@ bool SendWhole(StreamClient& client, const v1::NormalizeRequest& request) {
 
 TEST(StreamEndTest, GivesUpAClientThatTakesNothing) {
   TestServer server(WithIdleTimeout(std::chrono::milliseconds(20)));
+  const v1::NormalizeRequest request = Rows(8192);  // 32 MiB: more than a connection buffers.
   StreamClient client(server.stub());
-  EXPECT_FALSE(SendWhole(client, Rows(8192)));  // 32 MiB: more than a connection buffers.
+  EXPECT_FALSE(SendWhole(client, request));
   ExpectNothingHeld(server);
   // On a busy machine the time may be over between two messages: then the client hears why.
   EXPECT_THAT(client.Finish().error_code(),
@@ -249,8 +250,9 @@ TEST(StreamEndTest, GivesUpAClientThatTakesNothing) {
 // Its status waits behind the message that is being written; not for ever.
 TEST(StreamEndTest, GivesUpAClientThatTakesNothingOfAFailedStream) {
   TestServer server(WithIdleTimeout(std::chrono::milliseconds(1000)));
+  const v1::NormalizeRequest request = Rows(8192);
   StreamClient client(server.stub());
-  std::thread writer([&] { SendWhole(client, Rows(8192)); });
+  std::thread writer([&] { SendWhole(client, request); });
   // Until nothing moves any more, because the client does not take what is being written.
   double sent = 0;
   for (int still = 0; still < 20; ++still) {
