@@ -6,7 +6,7 @@
 namespace normd {
 namespace {
 
-// A call ends also where there is no memory to count it or to log it.
+// Without memory to count or log a call, the call still ends.
 template <typename Act>
 void WithMemory(Act act) {
   CatchAll([&act] {

@@ -31,7 +31,7 @@ class CpuLane final : public Lane {
   absl::Status Execute(std::unique_ptr<Batch> batch) override;
 
  private:
-  CpuRun* RunFor(const CpuProgram& program);  // Null: there is no memory for one.
+  CpuRun* RunFor(const CpuProgram& program);  // Null without memory for one.
   absl::Status Prepare(std::unique_ptr<Request>& request, CpuRun& run);
   absl::Status TakeOutputs(const Request& request, CpuItem& item);
 

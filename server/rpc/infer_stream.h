@@ -67,7 +67,7 @@ class InferStream final : public DrivenStream {
   void Take(std::unique_ptr<Turn> turn);
   absl::StatusOr<std::unique_ptr<Request>> Accept(Turn& turn);
   void OnComputed(Turn& turn, Completion&& completion);
-  // Sets the response to a request that ends with `status`; false: there is no memory for it.
+  // Sets the response to a request that ends with `status`. False without memory for it.
   bool SetError(Turn& turn, const absl::Status& status);
   void CancelTurns();
   std::unique_ptr<Turn> TakeTurn();  // The first; null: there is none.

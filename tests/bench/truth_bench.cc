@@ -66,8 +66,8 @@ class TimedLane final : public LaneAround {
       : LaneAround(std::move(inner)), times_(times), begin_(SteadyClock().Now()), free_(begin_) {}
 
   absl::Status Execute(std::unique_ptr<Batch> batch) override {
-    // From the arrival and not from now: that this thread woke late for the batch before, or was
-    // late to take this one, is no service time.
+    // Service time counts from the arrival: a thread that wakes late, for this batch or the one
+    // before, does not serve.
     TimePoint from = free_;
     for (const auto& request : batch->requests) from = std::max(from, request->admitted);
     if (times_.period > Duration{0}) {

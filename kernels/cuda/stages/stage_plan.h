@@ -85,8 +85,8 @@ inline constexpr int kStageWarps = 32;
 // many.
 inline constexpr int kSliceWarps = 8;
 
-// Whether quantized rows are multiplied with gamma before they are normalized, if a block can take
-// them and there is no beta and no input bias. The largest product then gives the largest result.
+// Whether quantized rows are multiplied with gamma before they are normalized, so that the largest
+// product gives the largest result. Requires rows of a block, and neither beta nor input bias.
 bool ScalesFirst(const NormSpec& spec);
 
 // Whether sliced_rows.cu has the stages and types of a spec.
