@@ -110,6 +110,19 @@ TEST(NormServiceRefusalTest, CountsACallWhoseMessageIsFarOverTheLimit) {
   EXPECT_EQ(server.MetricSum("normd_requests_total{model=\"instance_norm_64\",version=\"1\","
                              "method=\"NormalizeStream\",code=\"RESOURCE_EXHAUSTED\"}"),
             1);
+  // A stream of requests tells it of the request, and goes on.
+  InferStreamClient requests(channel);
+  for (const std::int64_t samples : {9, 1, 9, 1}) {
+    ASSERT_TRUE(requests.Send(ToInfer(MakeRequest("instance_norm_64", {samples, 64, 64}))));
+    const auto response = requests.Read();
+    ASSERT_TRUE(response.has_value());
+    EXPECT_EQ(response->error_message().find("Received message larger than max") == 0, samples > 1)
+        << response->error_message();
+    EXPECT_EQ(response->error_message().empty(), samples == 1) << response->error_message();
+  }
+  requests.HalfClose();
+  EXPECT_TRUE(requests.Finish().ok());
+  server.WaitIdle();
   EXPECT_EQ(server.Metric("normd_inflight_bytes"), 0);
 }
 
