@@ -6,8 +6,8 @@
 
 For each: how many norms are replaced and left; the largest error against float64, in float32 and
 bfloat16, over eager's; and eager's time over normd's. On the CPU that is with one thread and two,
-of the processor's time, so that other programs count little; on a GPU called, compiled,
-compiled with decompose(), and replayed from a graph. Both run in turns. It needs transformers,
+of the processor's time, so that other programs count little; on a GPU called, compiled, and
+replayed from a graph. Both run in turns. It needs transformers,
 diffusers, timm and torchvision, or as many of them as --only asks for.
 """
 
@@ -27,7 +27,7 @@ from typing import Any
 for folder in ("tests", "examples"):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / folder))
 DTYPES = ("float32", "bfloat16")
-WAYS = ("called", "compiled", "decomposed", "replayed")
+WAYS = ("called", "compiled", "replayed")
 
 
 def speed(eager: Callable[[], Any], ours: Callable[[], Any], device: str, rounds: int) -> float:
@@ -55,13 +55,8 @@ def prepared(model: Any, inputs: Any, way: str) -> Callable[[], Any]:
     """A call of the model in one of WAYS."""
     import torch
 
-    import normd.torch
-
     if way == "compiled":
         model = torch.compile(model)
-    elif way == "decomposed":
-        fused = {"pre_grad_custom_pass": normd.torch.decompose()}
-        model = torch.compile(model, options=fused)
 
     def call() -> Any:
         return model(**inputs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import importlib
 import pickle
-import re
 
 import pytest
 
@@ -112,62 +111,69 @@ def test_decompositions_have_the_activation(activation):
     torch.testing.assert_close(y, layer(x))
 
 
-def chain(x, residual):
-    y, total = normd_torch.add_layer_norm(x, residual, 36)
-    return functional.silu(normd_torch.rms_norm(y * total, 36)) + residual
+class Chain(torch.nn.Module):
+    """Layers of every kind; the last takes groups of 65,536 elements, or one less."""
+
+    def __init__(self, side):
+        super().__init__()
+        self.batch = normd_torch.BatchNorm2d(4).eval()
+        self.instance = normd_torch.InstanceNorm2d(4, affine=True)
+        self.layer = normd_torch.AddLayerNorm(side, activation="relu")
+        self.rms = normd_torch.RMSNorm(4, axis=1, weight_offset=1.0)
+        self.group = normd_torch.GroupNorm(2, 4, activation="silu")
+
+    def forward(self, x):
+        y, total = self.layer(self.batch(x), self.instance(x))
+        return self.group(self.rms.add(y, total)[0])
 
 
 def operators_of(graph):
     return {node.target._schema.name for node in graph.nodes if hasattr(node.target, "_schema")}
 
 
-@pytest.mark.parametrize("names", [(), ("rms_norm",)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @torch.no_grad()
-def test_decomposed_graphs_compute_the_same_for_every_number_of_rows(names):
-    graphs = []
-
-    def backend(module, inputs):
-        before = operators_of(module.graph)
-        normd_torch.decompose(*names)(module.graph)
-        module.recompile()
-        graphs.append((before, operators_of(module.graph)))
-        return module.forward
-
-    compiled = torch.compile(chain, backend=backend, fullgraph=True, dynamic=True)
-    for rows in (2, 3, 5):
-        tensors = torch.randn(rows, 36), torch.randn(rows, 36)
-        torch.testing.assert_close(compiled(*tensors), chain(*tensors))
-    ((before, after),) = graphs
-    assert before == {"normd::add_layer_norm", "normd::rms_norm"}
-    assert after == before - {f"normd::{name}" for name in names or ("rms_norm", "add_layer_norm")}
-
-
-@torch.no_grad()
-def test_inductor_takes_the_decompositions_that_are_asked_for():
+def test_inductor_sees_into_compiled_layers(dtype):
     run_and_get_code = importlib.import_module("torch._inductor.utils").run_and_get_code
-    tensors = torch.randn(3, 36), torch.randn(3, 36)
-    for names, kept in (((), set()), (("rms_norm",), {"add_layer_norm"})):
-        torch.compiler.reset()
-        options = {"pre_grad_custom_pass": normd_torch.decompose(*names)}
-        compiled = torch.compile(chain, options=options, fullgraph=True, dynamic=True)
-        y, code = run_and_get_code(compiled, *tensors)
-        torch.testing.assert_close(y, chain(*tensors))
-        assert set(re.findall(r"torch\.ops\.normd\.(\w+)", "".join(code))) == kept
-    more = torch.randn(7, 36), torch.randn(7, 36)
-    torch.testing.assert_close(compiled(*more), chain(*more))
+    torch.compiler.reset()
+    limit = {torch.float32: 1e-5, torch.bfloat16: 2.0**-4}[dtype]
+    layers = Chain(10).to(dtype)
+    compiled = torch.compile(layers, fullgraph=True, dynamic=True)
+    for i, rows in enumerate((3, 7)):
+        x = torch.randn(2, 4, rows, 10, dtype=dtype)
+        if i == 0:
+            y, code = run_and_get_code(compiled, x)
+            assert "torch.ops.normd" not in "".join(code)
+        else:
+            y = compiled(x)
+        torch.testing.assert_close(y, layers(x), atol=limit, rtol=limit)
     torch.compiler.reset()
 
 
-def test_the_pass_that_decomposes_can_be_pickled():
-    passes = [normd_torch.decompose(*names) for names in ((), ("rms_norm",))]
-    for each in passes:
-        assert pickle.loads(pickle.dumps(each)).uuid() == each.uuid()
-    assert passes[0].uuid() != passes[1].uuid()
+@pytest.mark.parametrize("rows", [511, 512, 513])
+@torch.no_grad()
+def test_compiled_layers_keep_the_operator_for_long_groups(rows):
+    graphs = []
+
+    def backend(module, inputs):
+        graphs.append(operators_of(module.graph))
+        return module.forward
+
+    torch.compiler.reset()
+    layers, x = Chain(64), torch.randn(1, 4, rows, 64)
+    y = torch.compile(layers, fullgraph=True, backend=backend)(x)
+    torch.testing.assert_close(y, layers(x), atol=1e-5, rtol=1e-5)
+    assert graphs == [{"normd::group_norm"} if rows > 512 else set()]
 
 
-def test_unknown_decompositions_are_refused():
-    with pytest.raises(ValueError, match=r"operators: \['normalize'\], wanted some of instance_n"):
-        normd_torch.decompose("layer_norm", "normalize")
+@torch.no_grad()
+def test_exported_layers_keep_the_operators():
+    layers, x = Chain(10), torch.randn(2, 4, 3, 10)
+    program = torch.export.export(layers, (x,))
+    kept = {name for name in operators_of(program.graph) if name.startswith("normd::")}
+    names = ("batch_norm", "instance_norm", "add_layer_norm", "add_rms_norm", "group_norm")
+    assert kept == {f"normd::{name}" for name in names}
+    assert torch.equal(program.module()(x), layers(x))
 
 
 @torch.no_grad()

@@ -6,12 +6,13 @@
     with torch.inference_mode():
         y = model(x)
 
-The operators are torch.ops.normd.*, on the CPU and on CUDA; torch.compile takes them without a
-graph break, and CUDA graphs capture them. docs/pytorch.md has the list. It needs PyTorch 2.10.
+The operators are torch.ops.normd.*, on the CPU and on CUDA. torch.compile takes functions and
+layers without a graph break, and CUDA graphs capture them. docs/pytorch.md has the list. It needs
+PyTorch 2.10.
 """
 
 from normd.torch._adapters import Adapted
-from normd.torch._decompositions import decompose, decompositions
+from normd.torch._decompositions import decompositions
 from normd.torch._library import QUANTIZATION_BLOCK
 from normd.torch._replace import Report, replace, restore
 from normd.torch.functional import (
@@ -74,7 +75,6 @@ __all__ = [
     "add_rms_norm",
     "batch_norm",
     "conditional_instance_norm",
-    "decompose",
     "decompositions",
     "gated_rms_norm",
     "group_norm",

@@ -12,12 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling as compiling
 
+from normd.torch._decompositions import traced
 from normd.torch.fused import gated_rms_norm
 from normd.torch.modules import Activated, tensor_of
 
-_batch_norm = torch.ops.normd.batch_norm.default
-_rms_norm = torch.ops.normd.rms_norm.default
+_batch_norm, _traced_batch_norm = torch.ops.normd.batch_norm.default, traced("batch_norm")
+_rms_norm, _traced_rms_norm = torch.ops.normd.rms_norm.default, traced("rms_norm")
 
 # The layer of normd's, the norm's own class, and whether Around comes before them.
 Kinds = tuple[type[Activated], type[nn.Module], bool]
@@ -67,7 +69,8 @@ class FrozenBatchNorm(Activated):
     def forward(self, x: Tensor) -> Tensor:
         names = ("running_mean", "running_var", "weight", "bias")
         tensors = (tensor_of(self, name) for name in names)
-        return _batch_norm(x, *tensors, self.eps, self._code, self._slope)
+        norm = _traced_batch_norm if compiling() else _batch_norm
+        return norm(x, *tensors, self.eps, self._code, self._slope)
 
     def _options(self) -> dict[str, object]:
         return {"num_features": self.running_mean.numel(), "eps": self.eps} | super()._options()
@@ -77,7 +80,8 @@ class WeightlessRMSNorm(Activated):
     """RMSNorm of the last dimension, whatever its size."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return _rms_norm(x, x.dim() - 1, 1, None, self.eps, 0.0, self._code, self._slope)
+        norm = _traced_rms_norm if compiling() else _rms_norm
+        return norm(x, x.dim() - 1, 1, None, self.eps, 0.0, self._code, self._slope)
 
     def _options(self) -> dict[str, object]:
         return {"eps": self.eps} | super()._options()
@@ -93,7 +97,7 @@ class GatedRMSNorm(Activated):
     _kinds: Kinds
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
-        if gate is None or not x.dtype == gate.dtype == self.weight.dtype:
+        if gate is None or compiling() or not x.dtype == gate.dtype == self.weight.dtype:
             _, original, _ = self._kinds
             return original.forward(self, x, gate)
         return gated_rms_norm(

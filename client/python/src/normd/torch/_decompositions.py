@@ -1,10 +1,10 @@
-"""The operators of layers in PyTorch's own, for exporters that know no others, as torch.onnx is.
-
-torch.compile and torch.export keep normd's operators unless they are asked not to.
+"""The operators of layers in PyTorch's own, for torch.compile, and for exporters that know no
+others, as torch.onnx is.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -136,31 +136,21 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return dict(_TABLE)
 
 
-def decompose(*operators: str) -> Any:
-    """A pass with which inductor fuses norms into what surrounds them, in code of its own:
+# Inductor reads longer groups of channels twice from memory, normd's kernels once.
+_FUSED_ELEMENTS = 1 << 16
 
-        torch.compile(model, options={"pre_grad_custom_pass": normd.torch.decompose()})
 
-    operators: names of `decompositions`, such as "layer_norm"; by default all of them.
+def traced(name: str) -> Callable[..., Any]:
+    """What a layer calls while torch.compile traces it.
+
+    That is PyTorch's own operators, for inductor to fuse with what is around them; for groups of
+    channels over _FUSED_ELEMENTS it is normd's operator.
     """
-    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+    operator, function = getattr(torch.ops.normd, name).default, _FUNCTIONS[name]
 
-    names = operators or tuple(_FUNCTIONS)
-    if unknown := sorted({*names} - {*_FUNCTIONS}):
-        wanted = ", ".join(_FUNCTIONS)
-        raise ValueError(f"normd.torch.decompose: operators: {unknown}, wanted some of {wanted}")
-    table = {getattr(torch.ops.normd, name).default: _FUNCTIONS[name] for name in names}
+    def of_channels(x: Tensor, *arguments: Any) -> Any:
+        groups = arguments[0] if name == "group_norm" else x.shape[1]
+        fused = math.prod(x.shape[1:]) <= groups * _FUSED_ELEMENTS
+        return (function if fused else operator)(x, *arguments)
 
-    class Pass(CustomGraphPass):  # type: ignore[misc,unused-ignore]
-        def __call__(self, graph: torch.fx.Graph) -> None:
-            for node in graph.nodes:
-                node.target = table.get(node.target, node.target)
-
-        def uuid(self) -> Any:
-            """Inductor's caches tell graphs by it."""
-            return get_hash_for_files((__file__,), repr(sorted(names)))
-
-        def __reduce__(self) -> Any:
-            return decompose, names
-
-    return Pass()
+    return of_channels if name in {"group_norm", "instance_norm"} else function

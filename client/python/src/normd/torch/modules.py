@@ -12,15 +12,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling as compiling
 
 from normd.torch._calls import OPS, two, wider_type
 from normd.torch._checks import ACTIVATIONS, activation_code, axes_of
+from normd.torch._decompositions import traced
 
-_instance_norm = OPS.instance_norm.default
-_batch_norm = OPS.batch_norm.default
-_group_norm = OPS.group_norm.default
-_layer_norm = OPS.layer_norm.default
-_rms_norm = OPS.rms_norm.default
+_instance_norm, _traced_instance_norm = OPS.instance_norm.default, traced("instance_norm")
+_batch_norm, _traced_batch_norm = OPS.batch_norm.default, traced("batch_norm")
+_group_norm, _traced_group_norm = OPS.group_norm.default, traced("group_norm")
+_layer_norm, _traced_layer_norm = OPS.layer_norm.default, traced("layer_norm")
+_rms_norm, _traced_rms_norm = OPS.rms_norm.default, traced("rms_norm")
 
 
 _Device = torch.device | str | int | None
@@ -141,9 +143,10 @@ class GroupNorm(Activated, nn.GroupNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
+        norm = _traced_group_norm if compiling() else _group_norm
         if not self._code:  # Default arguments would cost a call time.
-            return _group_norm(x, self.num_groups, weight, bias, self.eps)
-        return _group_norm(x, self.num_groups, weight, bias, self.eps, self._code, self._slope)
+            return norm(x, self.num_groups, weight, bias, self.eps)
+        return norm(x, self.num_groups, weight, bias, self.eps, self._code, self._slope)
 
 
 class LayerNorm(Activated, nn.LayerNorm):
@@ -170,15 +173,16 @@ class LayerNorm(Activated, nn.LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
         axis, axes, more = axes_of("LayerNorm", x, self.normalized_shape, weight, bias, self.axis)
+        norm = _traced_layer_norm if compiling() else _layer_norm
         if not self._code and not more:
-            return _layer_norm(x, axis, axes, weight, bias, self.eps)
-        return _layer_norm(x, axis, axes, weight, bias, self.eps, self._code, self._slope, more)
+            return norm(x, axis, axes, weight, bias, self.eps)
+        return norm(x, axis, axes, weight, bias, self.eps, self._code, self._slope, more)
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """(norm(v), v) of v = x + residual in one pass; types as in normd.torch.add_layer_norm."""
         weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
         axis, axes, more = axes_of("LayerNorm", x, self.normalized_shape, weight, bias, self.axis)
-        if more:
+        if more or compiling():
             total = x + residual
             return LayerNorm.forward(self, total).to(x.dtype), total
         options = (weight, bias, self.eps, self._code, self._slope)
@@ -212,9 +216,10 @@ class RMSNorm(Activated, nn.RMSNorm):
         eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
         weight, offset = tensor_of(self, "weight"), self.weight_offset
         axis, axes, more = axes_of("RMSNorm", x, self.normalized_shape, weight, None, self.axis)
+        norm = _traced_rms_norm if compiling() else _rms_norm
         if not self._code and not offset and not more:
-            return _rms_norm(x, axis, axes, weight, eps)
-        return _rms_norm(x, axis, axes, weight, eps, offset, self._code, self._slope, more)
+            return norm(x, axis, axes, weight, eps)
+        return norm(x, axis, axes, weight, eps, offset, self._code, self._slope, more)
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """(norm(v), v) of v = x + residual in one pass; types as in normd.torch.add_rms_norm."""
@@ -222,7 +227,7 @@ class RMSNorm(Activated, nn.RMSNorm):
         if eps is None:
             eps = torch.finfo(wider_type(x, residual) or x.dtype).eps
         axis, axes, more = axes_of("RMSNorm", x, self.normalized_shape, weight, None, self.axis)
-        if more:
+        if more or compiling():
             total = x + residual
             return RMSNorm.forward(self, total).to(x.dtype), total
         options = (weight, eps, self.weight_offset, self._code, self._slope)
@@ -276,9 +281,10 @@ class _BatchNorm(Activated, nn.modules.batchnorm._BatchNorm):
             )
         self._check_input_dim(x)
         weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
+        norm = _traced_batch_norm if compiling() else _batch_norm
         if not self._code:
-            return _batch_norm(x, mean, variance, weight, bias, self.eps)
-        return _batch_norm(x, mean, variance, weight, bias, self.eps, self._code, self._slope)
+            return norm(x, mean, variance, weight, bias, self.eps)
+        return norm(x, mean, variance, weight, bias, self.eps, self._code, self._slope)
 
 
 class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
@@ -331,9 +337,8 @@ class _InstanceNorm(Activated, nn.modules.instancenorm._InstanceNorm):
             mean, variance = tensor_of(self, "running_mean"), tensor_of(self, "running_var")
         weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
         samples = x if has_batch else x.unsqueeze(0)
-        y: Tensor = _instance_norm(
-            samples, weight, bias, mean, variance, self.eps, self._code, self._slope
-        )
+        norm = _traced_instance_norm if compiling() else _instance_norm
+        y: Tensor = norm(samples, weight, bias, mean, variance, self.eps, self._code, self._slope)
         return y if has_batch else y.squeeze(0)
 
 
