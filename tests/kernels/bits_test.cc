@@ -60,6 +60,7 @@ Tensor MakePool(DType dtype, Rounding kind) {
         if (i / 64 % 8 == 6) value *= dtype == DType::kFloat16 ? 1e3 : 1e25;
         break;
     }
+    if (kind == Rounding::kUneven && i % 61 == 7) value = i % 2 == 0 ? 0.0 : -0.0;
     pool.Set(i, value);
   }
   return pool;

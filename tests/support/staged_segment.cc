@@ -84,12 +84,19 @@ void StagedParams::Draw(std::int64_t count, Random& random, Values* values) {
   FillNormal((*values)->dtype(), (*values)->data(), count, random);
 }
 
+void StagedParams::DrawTable(const NormSpec& spec, Random& random, Values* values) {
+  const std::int64_t count = std::max<std::int64_t>(spec.styles, 1) * spec.channels;
+  Draw(count, random, values);
+  if (spec.styles == 0) return;
+  // -0 and zeros of other rows are mixed to 0: the bits would not be those of the row.
+  for (std::int64_t i = 0; i < count; ++i) (*values)->Set(i, (*values)->Get(i) + 0.0);
+}
+
 StagedParams::StagedParams(const NormSpec& spec, bool input_bias, Random& random) {
-  const std::int64_t rows = spec.styles > 0 ? spec.styles : 1;
   const std::int64_t which = random.Draw(spec.styles > 0 ? 1 : 0, 3);
   const bool affine = spec.style != Style::kTensor;
-  if (affine && (which & 1) != 0) Draw(rows * spec.channels, random, &gamma_);
-  if (affine && (which & 2) != 0) Draw(rows * spec.channels, random, &beta_);
+  if (affine && (which & 1) != 0) DrawTable(spec, random, &gamma_);
+  if (affine && (which & 2) != 0) DrawTable(spec, random, &beta_);
   if (input_bias) Draw(spec.channels, random, &input_bias_);
   if (spec.statistics != Statistics::kGiven) return;
   Draw(spec.channels, random, &mean_);

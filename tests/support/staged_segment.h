@@ -70,6 +70,8 @@ class StagedParams {
   StagedParams() = default;
   using Values = std::optional<Tensor>;
   static void Draw(std::int64_t count, Random& random, Values* values);
+  // gamma or beta: of one row, or of each style.
+  static void DrawTable(const NormSpec& spec, Random& random, Values* values);
 
   Values gamma_;
   Values beta_;

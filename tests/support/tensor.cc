@@ -101,6 +101,8 @@ void Tensor::Fill(Data data, std::uint64_t seed) {
       case Data::kConstant: break;
       case Data::kHalfOverflow: value = 300 * normal; break;
     }
+    // Zeros of either sign, whose sums have signs that show the order of a kernel's steps.
+    if (data == Data::kNormal && i % 61 == 7) value = i % 2 == 0 ? 0.0 : -0.0;
     Set(i, value);
   }
   if (data == Data::kOutlier && count_ > 0) {
@@ -138,6 +140,8 @@ ParamSet::ParamSet(const NormSpec& spec, DType dtype, std::uint64_t seed, bool w
   for (std::int64_t c = 0; c < spec.channels; ++c) {
     gamma.Set(c, 1 + 0.5 * uniform(generator));
     beta.Set(c, uniform(generator));
+    if (c % 11 == 5) gamma.Set(c, c % 2 == 0 ? 0.0 : -0.0);
+    if (c % 11 == 5 || c % 11 == 8) beta.Set(c, -0.0);
     if (!given) continue;
     mean.Set(c, uniform(generator));
     variance.Set(c, 1 + 0.5 * uniform(generator));

@@ -93,7 +93,13 @@ def test_decompositions_compute_the_same(case, dtype):
     limit = {torch.float32: 1e-5, torch.float64: 1e-10, torch.bfloat16: 2.0**-6}[dtype]
     for ours, theirs in zip(*map(_tuple, (operator(*arguments), decomposed)), strict=True):
         assert ours.dtype == theirs.dtype
+        assert strides(ours) == strides(theirs)
         torch.testing.assert_close(ours, theirs, atol=limit, rtol=limit)
+
+
+def strides(x):
+    """Those that say where elements lie."""
+    return [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1]
 
 
 def _tuple(result):
@@ -164,6 +170,59 @@ def test_compiled_layers_keep_the_operator_for_long_groups(rows):
     y = torch.compile(layers, fullgraph=True, backend=backend)(x)
     torch.testing.assert_close(y, layers(x), atol=1e-5, rtol=1e-5)
     assert graphs == [{"normd::group_norm"} if rows > 512 else set()]
+
+
+def of_layout(shape, layout):
+    """x of that shape, row-major, channels last, or cut from a wider tensor."""
+    if layout == "cut":
+        return torch.randn(*shape[:-1], shape[-1] + 3)[..., 1:-2]
+    x = torch.randn(shape)
+    return x.movedim(1, -1).contiguous().movedim(-1, 1) if layout == "last" else x
+
+
+LAYERS = {
+    "instance": lambda: normd_torch.InstanceNorm2d(4, affine=True),
+    "batch": lambda: normd_torch.BatchNorm2d(4).eval(),
+    "group": lambda: normd_torch.GroupNorm(4, 4, activation="silu"),
+    "layer": lambda: normd_torch.LayerNorm(4, axis=1),
+    "layer, apart": lambda: normd_torch.LayerNorm((4, 1), axis=(1, 3)),
+    "rms": lambda: normd_torch.RMSNorm(4, eps=1e-6, axis=1),
+}
+
+
+@pytest.mark.parametrize("layout", ["first", "last", "cut"])
+@pytest.mark.parametrize("layer", LAYERS)
+@torch.no_grad()
+def test_compiled_layers_give_what_eager_ones_do_for_every_layout(layer, layout):
+    torch.compiler.reset()
+    made = LAYERS[layer]()
+    compiled = torch.compile(made, fullgraph=True, backend="eager")
+    for shape in ((2, 4, 5, 1), (3, 4, 1, 1), (1, 4, 6, 1), (2, 4, 0, 1), (0, 4, 3, 1)):
+        x = of_layout(shape, layout)
+        y, wanted = compiled(x), made(x)
+        assert strides(y) == strides(wanted), (shape, x.stride())
+        torch.testing.assert_close(y, wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_compiled_layers_refuse_what_eager_ones_do(layer):
+    x = torch.randn(2, 4, 5, 1)
+    for wrong in ("x", "eps", "gradient"):
+        torch.compiler.reset()
+        made, given = LAYERS[layer](), x
+        if wrong == "x":
+            given = x.int()
+        elif wrong == "eps":
+            made.eps = -1.0
+        else:
+            given = x.clone().requires_grad_()
+        messages = []
+        for run in (made, torch.compile(made, fullgraph=True, backend="eager")):
+            with pytest.raises(RuntimeError) as raised:
+                run(given).sum().backward()
+            messages.append(str(raised.value))
+        if wrong != "gradient":
+            assert messages[0].split(": ", 1)[1].splitlines()[0] in messages[1]
 
 
 @torch.no_grad()

@@ -90,6 +90,9 @@ struct Constant {
   float narrow;
 };
 
+// A constant that numbers are added to. Adding 0 would turn -0 into 0, adding -0 changes nothing.
+inline Constant Addend(double value) { return Constant(value == 0 ? -0.0 : value); }
+
 template <typename T>
 __device__ inline T Narrow(Accumulator<T> value) {
   if constexpr (sizeof(T) >= 4) {

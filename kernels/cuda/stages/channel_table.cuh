@@ -112,7 +112,7 @@ class ChannelTable {
       terms.x *= scale;
       if (batch_.beta.data != nullptr) terms.y *= scale;
     }
-    terms.y += LoadParam({segment.shift, batch_.dtype}, of_sample, 0.0f);
+    terms.y += LoadParam({segment.shift, batch_.dtype}, of_sample, -0.0f);
     terms.z = LoadParam({segment.gate, batch_.dtype}, of_sample, 0.0f);
     return terms;
   }

@@ -211,13 +211,12 @@ class TileWorker {
                                 : step == 1 ? batch_.beta
                                             : ParamVector{data, batch_.dtype};
       if (param.data == nullptr) continue;
-      const float weight_offset = batch_.weight_offset.narrow;
       float own[kCount];
       LoadParams(param, step < 2 ? channel : of_sample, present, 0.0f, own);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) {
         switch (step) {
-          case 0: factor[j] = weight_offset != 0 ? own[j] + weight_offset : own[j]; break;
+          case 0: factor[j] = own[j] + batch_.weight_offset.narrow; break;
           case 1: offset[j] = own[j]; break;
           case 2: {
             const float by = batch_.scale_offset.narrow + own[j];

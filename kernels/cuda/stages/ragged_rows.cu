@@ -246,11 +246,8 @@ class RaggedRow {
     }
     if (batch_.gamma.data != nullptr) {
       ReadParam(batch_.gamma, 0, begin, factor);
-      // Adding 0 would lose the sign of -0.
-      if (batch_.weight_offset.narrow != 0) {
 #pragma unroll
-        for (float& value : factor) value += batch_.weight_offset.narrow;
-      }
+      for (float& value : factor) value += batch_.weight_offset.narrow;
     }
     if (batch_.beta.data != nullptr) ReadParam(batch_.beta, 0, begin, offset);
     if (!kAdded && batch_.scale) {

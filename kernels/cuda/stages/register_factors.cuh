@@ -50,11 +50,8 @@ __device__ inline void LoadFactors(const StageBatch& batch, int channel, const c
   }
   if (batch.gamma.data != nullptr) {
     LoadPackedParam<T>(batch.gamma, channel, factor);
-    // Without an offset only the sign of zeros would change, which the next sum removes.
-    if (batch.weight_offset.narrow != 0) {
 #pragma unroll
-      for (float& value : factor) value += batch.weight_offset.narrow;
-    }
+    for (float& value : factor) value += batch.weight_offset.narrow;
   }
   if (batch.beta.data != nullptr) LoadPackedParam<T>(batch.beta, channel, offset);
   if constexpr (Kind::kModulated) {

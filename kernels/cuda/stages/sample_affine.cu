@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) Factors(const __grid_constant__ Samp
       factor *= scale;
       if (task.beta.data != nullptr || task.style == Style::kTensor) offset *= scale;
     }
-    offset += LoadParam(task.shift, i, A(0));
+    offset += LoadParam(task.shift, i, A(-0.0));
     factors[i] = factor;
     offsets[i] = offset;
   }
@@ -133,8 +133,8 @@ Status LaunchSampleAffine(const SampleAffineLaunch& launch) {
   task.styles =
       spec.style == Style::kMix ? launch.segment.style_weights : launch.segment.style_index;
   task.style_count = spec.styles;
-  task.weight_offset = Constant(spec.weight_offset);
-  task.scale_offset = Constant(spec.scale_offset);
+  task.weight_offset = Addend(spec.weight_offset);
+  task.scale_offset = Addend(spec.scale_offset);
   task.factors = launch.factors;
   task.offsets = static_cast<char*>(launch.factors) + count * AccumulatorBytes(spec);
   if (spec.style == Style::kTensor) {

@@ -369,8 +369,7 @@ class SlicedRow {
     if constexpr (kRagged) {
       const int present = Present(vector);
       LoadGammaOrBeta(batch_.gamma, channel, present, 1, factor);
-      // Adding 0 would lose the sign of -0.
-      if (batch_.gamma.data != nullptr && batch_.weight_offset.narrow != 0) {
+      if (batch_.gamma.data != nullptr) {
 #pragma unroll
         for (float& value : factor) value += batch_.weight_offset.narrow;
       }

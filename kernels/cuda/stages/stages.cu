@@ -32,8 +32,8 @@ StageBatch EmptyStageBatch(const Launch& launch) {
   batch.styles = spec.styles;
   batch.eps = Constant(spec.eps);
   batch.leaky_slope = Constant(spec.leaky_slope);
-  batch.weight_offset = Constant(spec.weight_offset);
-  batch.scale_offset = Constant(spec.scale_offset);
+  batch.weight_offset = Addend(spec.weight_offset);
+  batch.scale_offset = Addend(spec.scale_offset);
   if (spec.output_scale != 0) {
     // A scale is a float for every type.
     const auto scale = static_cast<float>(spec.output_scale);

@@ -23,7 +23,7 @@ FEATURES = (2, 0, 1, 1)
 # The arguments of `normalize` whose type has to be x's.
 _LIKE_X = ("residual", "gate", "other", "scale", "shift", "style", "style_weights")
 _RESULTS = ("out", "residual_out")
-_FLOATS = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
+FLOATS = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 
 
 def activated(activation: str | None, slope: float) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def wider_type(x: Tensor, *others: Tensor | None) -> torch.dtype | None:
     """The type that PyTorch promotes these to; None if all have x's, or one is of no type of ours,
     which the operator refuses by name."""
     types = {each.dtype for each in others if each is not None}
-    if types <= {x.dtype} or not types | {x.dtype} <= _FLOATS:
+    if types <= {x.dtype} or not types | {x.dtype} <= FLOATS:
         return None
     wide = x.dtype
     for each in types:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, _decomp
 
-from normd.torch._library import dims_of
+from normd.torch._calls import FLOATS
+from normd.torch._library import dims_of, memory_order
 
 functional: Any = torch.nn.functional  # Typed in part.
 register_decomposition: Any = _decomp.register_decomposition
@@ -32,8 +33,12 @@ def _wide(x: Tensor) -> Tensor:
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
-def _finish(x: Tensor, y: Tensor, activation: int, slope: float) -> Tensor:
-    return _ACTIVATIONS[activation](y, slope).to(x.dtype)
+def _finish(
+    x: Tensor, y: Tensor, activation: int, slope: float, axis: int = 1, axes: int = 1
+) -> Tensor:
+    y = _ACTIVATIONS[activation](y, slope).to(x.dtype)
+    dims = memory_order(x, axis, axes)
+    return y.permute(dims).contiguous().permute([dims.index(dim) for dim in range(x.dim())])
 
 
 def _like(x: Tensor, *parameters: Tensor | None) -> list[Any]:
@@ -63,8 +68,11 @@ def _instance_norm(
     eps: float = 1e-5, activation: int = 0, slope: float = 0.01,
 ) -> Any:  # fmt: skip
     wide = _wide(x)
+    if x.numel() == 0:  # PyTorch's refuses it.
+        return _finish(x, wide, 0, 0)
     affine, given = _like(wide, weight, bias), _like(wide, running_mean, running_var)
-    y = functional.instance_norm(wide, *given, *affine, running_mean is None, eps=eps)
+    # functional.instance_norm refuses rows of one element.
+    y = torch.instance_norm(wide, *affine, *given, running_mean is None, 0.1, eps, False)
     return _finish(x, y, activation, slope)
 
 
@@ -82,7 +90,9 @@ def _group_norm(
     activation: int = 0, slope: float = 0.01,
 ) -> Any:  # fmt: skip
     wide = _wide(x)
-    y = functional.group_norm(wide, num_groups, *_like(wide, weight, bias), eps=eps)
+    if x.numel() == 0:  # PyTorch's refuses it.
+        return _finish(x, wide, 0, 0)
+    y = torch.group_norm(wide, num_groups, *_like(wide, weight, bias), eps)
     return _finish(x, y, activation, slope)
 
 
@@ -93,7 +103,7 @@ def _layer_norm(
     y = _over(
         x, axis, axes, more_axes, (weight, bias), lambda *a: functional.layer_norm(*a, eps=eps)
     )
-    return _finish(x, y, activation, slope)
+    return _finish(x, y, activation, slope, *((0, 0) if more_axes else (axis, axes)))
 
 
 def _rms_norm(
@@ -103,7 +113,7 @@ def _rms_norm(
     if weight is not None and weight_offset:
         weight = weight.to(_wide(x).dtype) + weight_offset
     y = _over(x, axis, axes, more_axes, (weight,), lambda *a: functional.rms_norm(*a, eps=eps))
-    return _finish(x, y, activation, slope)
+    return _finish(x, y, activation, slope, *((0, 0) if more_axes else (axis, axes)))
 
 
 def _added(norm: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,19 +148,30 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 # Inductor reads longer groups of channels twice from memory, normd's kernels once.
 _FUSED_ELEMENTS = 1 << 16
+# Where eps is among the arguments behind x.
+_EPS = {"instance_norm": 4, "batch_norm": 4, "group_norm": 3, "layer_norm": 4, "rms_norm": 3}
 
 
 def traced(name: str) -> Callable[..., Any]:
     """What a layer calls while torch.compile traces it.
 
-    That is PyTorch's own operators, for inductor to fuse with what is around them; for groups of
-    channels over _FUSED_ELEMENTS it is normd's operator.
+    That is PyTorch's own operators, for inductor to fuse with what is around them. It is normd's
+    for groups of channels over _FUSED_ELEMENTS, for x without elements, and for what normd refuses.
     """
     operator, function = getattr(torch.ops.normd, name).default, _FUNCTIONS[name]
 
-    def of_channels(x: Tensor, *arguments: Any) -> Any:
-        groups = arguments[0] if name == "group_norm" else x.shape[1]
-        fused = math.prod(x.shape[1:]) <= groups * _FUSED_ELEMENTS
+    def call(x: Tensor, *arguments: Any) -> Any:
+        tensors = [x, *(each for each in arguments if isinstance(each, Tensor))]
+        refused = (
+            any(each.dtype not in FLOATS for each in tensors)
+            or not 0 <= arguments[_EPS[name]] < math.inf
+            or (torch.is_grad_enabled() and any(each.requires_grad for each in tensors))
+        )
+        groups = 0
+        if name in {"group_norm", "instance_norm"} and x.dim() > 1:
+            groups = arguments[0] if name == "group_norm" else x.shape[1]
+        long = groups > 0 and math.prod(x.shape[1:]) > groups * _FUSED_ELEMENTS
+        fused = not refused and not long and x.numel() > 0
         return (function if fused else operator)(x, *arguments)
 
-    return of_channels if name in {"group_norm", "instance_norm"} else function
+    return call

@@ -37,13 +37,19 @@ def _load_native() -> ctypes.CDLL:
     return native
 
 
-def _like(x: Tensor, axis: int, axes: int, dtype: torch.dtype | None = None) -> Tensor:
-    """A result of x's shape: dense, with the axes innermost if they are so in x."""
+def memory_order(x: Tensor, axis: int, axes: int) -> list[int]:
+    """The dimensions of a result as they lie in memory: with the axes innermost if they are so in
+    x."""
     dims = [*range(axis), *range(axis + axes, x.dim()), *range(axis, axis + axes)]
-    turned = x.permute(dims)
-    if x.is_contiguous() or not turned.is_contiguous():
-        return torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device)
-    result = torch.empty(turned.shape, dtype=dtype or x.dtype, device=x.device)
+    dense = x.is_contiguous() or not x.permute(dims).is_contiguous()
+    return list(range(x.dim())) if dense else dims
+
+
+def _like(x: Tensor, axis: int, axes: int, dtype: torch.dtype | None = None) -> Tensor:
+    """A result of x's shape."""
+    dims = memory_order(x, axis, axes)
+    sizes = [x.shape[dim] for dim in dims]
+    result = torch.empty(sizes, dtype=dtype or x.dtype, device=x.device)
     return result.permute([dims.index(dim) for dim in range(x.dim())])
 
 
