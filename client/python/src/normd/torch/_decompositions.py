@@ -15,6 +15,7 @@ from normd.torch._calls import FLOATS
 from normd.torch._library import dims_of, memory_order
 
 functional: Any = torch.nn.functional  # Typed in part.
+builtin: Any = torch
 register_decomposition: Any = _decomp.register_decomposition
 
 # By the numbers of kernels/norm_c.h.
@@ -72,7 +73,7 @@ def _instance_norm(
         return _finish(x, wide, 0, 0)
     affine, given = _like(wide, weight, bias), _like(wide, running_mean, running_var)
     # functional.instance_norm refuses rows of one element.
-    y = torch.instance_norm(wide, *affine, *given, running_mean is None, 0.1, eps, False)
+    y = builtin.instance_norm(wide, *affine, *given, running_mean is None, 0.1, eps, False)
     return _finish(x, y, activation, slope)
 
 
@@ -92,7 +93,7 @@ def _group_norm(
     wide = _wide(x)
     if x.numel() == 0:  # PyTorch's refuses it.
         return _finish(x, wide, 0, 0)
-    y = torch.group_norm(wide, num_groups, *_like(wide, weight, bias), eps)
+    y = builtin.group_norm(wide, num_groups, *_like(wide, weight, bias), eps)
     return _finish(x, y, activation, slope)
 
 
