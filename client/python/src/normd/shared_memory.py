@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 import threading
+import weakref
 from typing import Any
 
 import grpc
@@ -80,8 +81,8 @@ class SharedRegion(Closing):
     strides are copied like other arrays.
 
     The server has it until `close`, or until the process ends in any way. Its arrays stay valid, as
-    memory of this process alone. Thread-safe except for its bytes, which must not change while a
-    call uses them.
+    memory of this process alone. In a forked child it is closed, and its arrays are the parent's
+    memory too. Thread-safe except for its bytes, which must not change while a call uses them.
     """
 
     def __init__(self, address: str, nbytes: int, token: str | None = None) -> None:
@@ -99,6 +100,7 @@ class SharedRegion(Closing):
         self._socket, self._name, memory = _make(address, nbytes, token)
         self._memory: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         self._begin = int(self._memory.__array_interface__["data"][0])
+        _REGIONS.add(self)
 
     def __repr__(self) -> str:
         return f"<normd.SharedRegion of {self.nbytes} bytes{', closed' if self.closed else ''}>"
@@ -161,6 +163,18 @@ class SharedRegion(Closing):
     def close(self) -> None:
         """Makes the server release it once no call uses it. May be called again."""
         self._socket.close()
+
+
+_REGIONS: weakref.WeakSet[SharedRegion] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for region in list(_REGIONS):
+        region.close()
+
+
+# A copy of the socket would keep the parent's regions with the server, and share their bytes.
+os.register_at_fork(after_in_child=_close_all)
 
 
 def whole_pages(nbytes: int) -> int:
