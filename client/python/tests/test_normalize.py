@@ -175,6 +175,22 @@ def test_out_that_does_not_fit_is_refused(client, out, field):
         assert error.value.field == field
 
 
+def test_float8_of_another_format_is_refused(client):
+    x = random((1, 4096))
+    for name in ("float8_e4m3", "float8_e5m2"):
+        out = np.zeros(x.shape, getattr(ml_dtypes, name))
+        for call in (client.call, client.normalize_stream):
+            with pytest.raises(normd.InvalidArgumentError) as error:
+                call("rms_norm_4096_float8", x, out={"y": out})
+            assert (error.value.field, error.value.came) == ("out.dtype", name)
+            with pytest.raises(normd.InvalidArgumentError) as error:
+                call("rms_norm_4096", out)
+            assert (error.value.field, error.value.came) == ("dtype", name)
+    out = np.zeros(x.shape, ml_dtypes.float8_e4m3fn)
+    assert client.call("rms_norm_4096_float8", x, out={"y": out}).outputs["y"] is out
+    assert out.any()
+
+
 def test_large_inputs_go_as_streams(make_client, server):
     x = random((2, 64, 16))
     small = make_client(server.address, stream_above=x.nbytes)

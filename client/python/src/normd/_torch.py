@@ -53,7 +53,7 @@ def _check_dense(tensor: Any, where: str) -> None:
 
 def data_type(dtype: Any, where: str) -> DataType:
     """The data type of a PyTorch type; InvalidArgumentError for another."""
-    found = _dtypes.BY_NAME.get(str(dtype).removeprefix("torch."))
+    found = _dtypes.OF_ARRAYS.get(str(dtype).removeprefix("torch."))
     if found is None:
         raise InvalidArgumentError(f"{where}dtype: {dtype}, wanted {_dtypes.WANTED}")
     return found
