@@ -14,6 +14,8 @@ import socket
 import struct
 import threading
 import weakref
+from collections.abc import Iterable
+from operator import index
 from typing import Any
 
 import grpc
@@ -54,12 +56,18 @@ class Places:
     ) -> tuple[tuple[int, ...], int]:
         """The sizes of a tensor and its begin, which may be given. InvalidArgumentError names what
         does not fit."""
-        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        try:
+            sizes = tuple(map(index, shape if isinstance(shape, Iterable) else (shape,)))
+            begin = None if offset is None else index(offset)
+        except TypeError:
+            raise InvalidArgumentError(
+                f"shape, offset: {shape!r}, {offset!r}, wanted an int or several, and an int"
+            ) from None
         if any(size < 0 for size in sizes):
             raise InvalidArgumentError(f"shape: {list(sizes)}, wanted no negative size")
         nbytes = math.prod(sizes) * itemsize
         with self._lock:
-            begin = whole_pages(self._end) if offset is None else offset
+            begin = whole_pages(self._end) if begin is None else begin
             if begin < 0 or begin % itemsize:
                 raise InvalidArgumentError(
                     f"offset: {begin}, wanted a multiple of {itemsize} from 0 on"
@@ -147,7 +155,10 @@ class SharedRegion(Closing):
         Raises:
           InvalidArgumentError: it does not fit, or has another type.
         """
-        of_array = np.dtype(dtype)
+        try:
+            of_array = np.dtype(dtype)
+        except (TypeError, ValueError, SyntaxError):  # SyntaxError: of a text such as "f4,(".
+            raise InvalidArgumentError(f"dtype: {dtype!r}, wanted {_dtypes.WANTED}") from None
         _dtypes.of_numpy(of_array, "")
         sizes, begin = self._places.take(shape, of_array.itemsize, offset)
         array: npt.NDArray[Any] = np.ndarray(sizes, of_array, self._memory, begin)
