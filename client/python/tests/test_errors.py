@@ -85,7 +85,7 @@ def test_bad_models_are_named(client, model):
     large = np.ones((64, 64, 16), "f4")
     for call in (
         lambda: client.normalize(model, X),
-        lambda: client.normalize(model, large),  # Of a size that would go in a region.
+        lambda: client.normalize(model, large),  # Large enough for a region.
         lambda: client.normalize_stream(model, X),
         lambda: client.normalize_stream(model, {"x": X, "y": X}),
         lambda: client.get_model(model),
