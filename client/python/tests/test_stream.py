@@ -224,6 +224,16 @@ def test_a_full_disk_leaves_no_file(client, tmp_path, missing, chunk_bytes):
     assert np.load(scales).shape == (6, 1)
 
 
+def test_an_output_that_cannot_end_spoils_no_file(client, tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, random((6, 1024)))
+    before = path.read_bytes()
+    with pytest.raises(OSError, match="No space"):  # In the last bytes of the second.
+        client.normalize_stream("layer_norm_1024", path, out={"y": path, "mean": "/dev/full"})
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_no_output_is_left_where_another_cannot_be(client, tmp_path):
     target, inputs = tmp_path / "o.npy", {"x": random((6, 4096)), "residual": random((6, 4096))}
 
