@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import REPOSITORY, Blocking, Server
-from device_cases import MODEL, SHAPE, same, values
+from device_cases import MODEL, SHAPE, close, same, values
 from fake_cuda import DeviceServer, FakeStream
 
 import normd
@@ -305,6 +306,17 @@ def test_a_wrong_call_has_the_error_of_a_message(cuda, near, make_client, device
     with pytest.raises(normd.InvalidArgumentError, match="requires_grad"):
         near.normalize(MODEL, x)
     assert same(near.normalize(MODEL, cuda.tensor(values())), far.normalize(MODEL, values()))
+
+
+def test_a_forked_child_unregisters_nothing(device_server, near, monkeypatch):
+    region = near.share(1 << 16, device=0)
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        region.close()
+        assert region.name in device_server.regions
+        close(near)
+        assert region.name in device_server.regions
+    device_server.restart()  # Otherwise its regions outlive the test.
 
 
 def test_share_says_what_is_wrong(near):

@@ -35,6 +35,7 @@ X = np.ones((1, 64, 4), "f4")
         ({}, "inputs", "none"),
         ({"z": X}, "inputs[0].name", '"z"'),
         ({"x": X, "y": X}, "inputs[1].name", '"y"'),
+        ({"\ud800": X}, "inputs", None),
     ],
 )
 @pytest.mark.parametrize("method", ["normalize", "call", "normalize_stream"])
@@ -55,21 +56,52 @@ def test_bad_inputs_name_the_field(client, method, inputs, field, came):
         ({"timeout": 0}, "timeout"),
         ({"timeout": -1}, "timeout"),
         ({"timeout": float("nan")}, "timeout"),
+        ({"timeout": "1"}, "timeout"),
+        ({"timeout": [1]}, "timeout"),
         ({"queue_timeout": 0}, "queue_timeout"),
         ({"queue_timeout": float("inf")}, "queue_timeout"),
+        ({"queue_timeout": "1"}, "queue_timeout"),
+        ({"queue_timeout": [1]}, "queue_timeout"),
         ({"version": -1}, "version"),
         ({"version": "1"}, "version"),
         ({"version": 1 << 70}, "version"),
+        ({"version": [1]}, "version"),
         ({"priority": 2}, "priority"),
         ({"priority": "high"}, "priority"),
         ({"precision": 1}, "precision"),
+        ({"out": {"\ud800": None}}, "out"),
+        ({"out": {7: None}}, "out"),
     ],
 )
 def test_bad_options_name_the_field(client, options, field):
-    for call in (client.normalize, client.normalize_stream):
+    for call in (client.normalize, client.call, client.normalize_stream):
         with pytest.raises(normd.InvalidArgumentError) as error:
             call("instance_norm_64", X, **options)
         assert error.value.field == field
+
+
+@pytest.mark.parametrize("model", [7, None, ["m"], b"m", "\ud800"])
+def test_bad_models_are_named(client, model):
+    large = np.ones((64, 64, 16), "f4")
+    for call in (
+        lambda: client.normalize(model, X),
+        lambda: client.normalize(model, large),  # Large enough for a region.
+        lambda: client.normalize_stream(model, X),
+        lambda: client.normalize_stream(model, {"x": X, "y": X}),
+        lambda: client.get_model(model),
+        lambda: client.health(model or 7),
+    ):
+        with pytest.raises(normd.InvalidArgumentError) as error:
+            call()
+        assert error.value.field == "model"
+
+
+@pytest.mark.parametrize("seconds", [np.float32(30), 1e9, 9e9, 1e19, 1e300, 10**400])
+def test_long_timeouts_are_long(make_client, server, seconds):
+    for client in (make_client(server.address, timeout=seconds), make_client(server.address)):
+        client.normalize("instance_norm_64", X, timeout=seconds, queue_timeout=seconds)
+        client.normalize_stream("instance_norm_64", X, timeout=seconds, queue_timeout=seconds)
+        client.wait_ready(timeout=seconds)
 
 
 def test_unknown_model_and_version(client):
@@ -86,20 +118,24 @@ def test_unknown_model_and_version(client):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options"),
+    ("field", "value"),
     [
-        (("",), {}),
-        (([],), {}),
-        ((["127.0.0.1"],), {}),
-        ((["127.0.0.1:70000"],), {}),
-        ((["host.invalid:1"],), {}),
-        (("127.0.0.1:1",), {"token": "t"}),
-        (("127.0.0.1:1",), {"timeout": 0}),
+        *(("target", value) for value in ("", [], ["127.0.0.1"], ["127.0.0.1:70000"])),
+        *(("target", value) for value in (["host.invalid:1"], None, 5, [5], b"127.0.0.1:1")),
+        *(("token", value) for value in ("t", 5, b"t")),
+        *(("timeout", value) for value in (0, "1")),
+        ("credentials", "t"),
+        ("server_name", 5),
+        ("retry", 3),
+        ("shared_memory", None),
+        ("device_memory", None),
+        *(("stream_above", value) for value in (None, "1")),
     ],
 )
-def test_bad_constructor_arguments(make_client, arguments, options):
-    with pytest.raises(normd.InvalidArgumentError):
-        make_client(*arguments, **options)
+def test_bad_constructor_arguments(make_client, field, value):
+    with pytest.raises(normd.InvalidArgumentError) as error:
+        make_client(**{"target": "127.0.0.1:1", field: value})
+    assert error.value.field == field
 
 
 def test_closed_client(make_client, server):
@@ -299,9 +335,16 @@ def test_retries_end_at_the_timeout(make_client, fake_server):
     assert handler.calls > 1
 
 
-@pytest.mark.parametrize("keep", [{"attempts": 0}, {"initial": -1}, {"initial": 3, "longest": 2}])
+@pytest.mark.parametrize(
+    "keep",
+    [
+        *({"attempts": value} for value in (0, "a", 1.5)),
+        *({"initial": value} for value in (-1, "a", None)),
+        *({"longest": value} for value in (0.01, "a", None)),
+    ],
+)
 def test_retry_is_checked(keep):
-    with pytest.raises(ValueError, match="wanted"):
+    with pytest.raises(normd.InvalidArgumentError, match="wanted"):
         normd.Retry(**keep)
 
 
@@ -325,6 +368,17 @@ def test_response_that_breaks_the_protocol(make_client, fake_server, answer):
     client = make_client(fake_server(Normalize=lambda request, context: answer).address)
     with pytest.raises(normd.ProtocolError):
         client.normalize("m", np.ones(1, "f4"))
+
+
+@pytest.mark.parametrize("answer", [b"\xff", b"\x0a\x02\x0a\x05", b"\x0a\x04\x0a\x02\xff\xfe"])
+def test_small_response_that_breaks_the_protocol(make_client, fake_server, answer):
+    def handler(request, context):
+        return answer
+
+    client = make_client(fake_server(ListModels=handler, GetModel=handler).address)
+    for call in (client.list_models, lambda: client.get_model("m")):
+        with pytest.raises(normd.ProtocolError):
+            call()
 
 
 HEADER = b"\x0a\x0f\x1a\x05\x10\x01\x1a\x01\x02\x20\x10\x28\x80\x01\x0a\x01m"

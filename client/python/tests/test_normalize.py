@@ -155,6 +155,9 @@ def test_result_is_a_read_only_view_or_the_array_given(client):
     assert client.normalize("instance_norm_64", x, out=out) is out
     assert same_bits(out, y)
     assert client.call("instance_norm_64", x, out=out).output is out
+    out[...] = 0
+    assert client.normalize("instance_norm_64", x, out={"y": out}) is out
+    assert same_bits(out, y)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +168,9 @@ def test_result_is_a_read_only_view_or_the_array_given(client):
         (np.empty((1, 64, 5), "f4"), "out.shape"),
         (np.empty((4, 64, 1), "f4").T, "out"),
         (np.broadcast_to(np.float32(0), (1, 64, 4)), "out"),
+        (np.empty((1, 64, 4), "V1"), "out.dtype"),
         ([0.0], "out"),
+        ({"z": np.empty((1, 64, 4), "f4")}, "outputs[0].name"),
     ],
 )
 def test_out_that_does_not_fit_is_refused(client, out, field):
@@ -173,6 +178,70 @@ def test_out_that_does_not_fit_is_refused(client, out, field):
         with pytest.raises(normd.InvalidArgumentError) as error:
             call("instance_norm_64", random((1, 64, 4)), out=out)
         assert error.value.field == field
+
+
+@pytest.mark.parametrize("shift", [-1, 0, 1, 64 * 1024, 20 * 64 * 1024, 40 * 64 * 1024])
+def test_an_out_that_overlaps_the_input_gets_the_bits(client, shift):
+    x = random((40, 64, 32, 32))
+    expected = client.normalize("instance_norm_64", x)
+    memory = np.zeros(3 * x.size, "f4")
+    for call in (client.normalize, client.normalize_stream):
+        there = memory[x.size : 2 * x.size].reshape(x.shape)
+        there[...] = x
+        out = memory[x.size + shift : 2 * x.size + shift].reshape(x.shape)
+        call("instance_norm_64", there, out=out)
+        assert same_bits(out, expected)
+
+
+def test_two_outputs_need_two_places(client, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch = pytest.importorskip("torch")
+    x = random((5, 4096))
+    inputs = {"x": x, "residual": x}
+    memory = np.zeros((11, 4096), "f4")
+    tensor = torch.from_numpy(memory)
+    (tmp_path / "link").symlink_to(tmp_path)
+    for first, second in (
+        (memory[:5], memory[:5]),
+        (memory[:5], memory[4:9]),
+        (memory[4:9], tensor[:5]),
+        (tensor[:5], tensor[1:6]),
+        ("o.npy", "o.npy"),
+        ("o.npy", tmp_path / "o.npy"),
+        ("link/o.npy", "o.npy"),
+        ("o.npy.part", "o.npy"),
+    ):
+        out = {"y": first, "residual_out": second}
+        for call in (client.normalize, client.call, client.normalize_stream):
+            with pytest.raises(normd.InvalidArgumentError, match="overlaps") as error:
+                call("add_rms_norm_4096", inputs, out=out)
+            assert error.value.field == "out"
+    assert [each.name for each in tmp_path.iterdir()] == ["link"]
+    assert not memory.any()
+    expected = client.call("add_rms_norm_4096", inputs).outputs
+    for call in (client.call, client.normalize_stream):
+        out = {"y": memory[:5], "residual_out": tensor[5:10], "rstd": None}
+        got = call("add_rms_norm_4096", inputs, out=out).outputs
+        assert all(np.array_equal(got[name], each) for name, each in expected.items())
+    client.normalize_stream(
+        "add_rms_norm_4096", inputs, out={"y": "/dev/null", "residual_out": "/dev/null"}
+    )
+
+
+def test_float8_of_another_format_is_refused(client):
+    x = random((1, 4096))
+    for name in ("float8_e4m3", "float8_e5m2"):
+        out = np.zeros(x.shape, getattr(ml_dtypes, name))
+        for call in (client.call, client.normalize_stream):
+            with pytest.raises(normd.InvalidArgumentError) as error:
+                call("rms_norm_4096_float8", x, out={"y": out})
+            assert (error.value.field, error.value.came) == ("out.dtype", name)
+            with pytest.raises(normd.InvalidArgumentError) as error:
+                call("rms_norm_4096", out)
+            assert (error.value.field, error.value.came) == ("dtype", name)
+    out = np.zeros(x.shape, ml_dtypes.float8_e4m3fn)
+    assert client.call("rms_norm_4096_float8", x, out={"y": out}).outputs["y"] is out
+    assert out.any()
 
 
 def test_large_inputs_go_as_streams(make_client, server):
@@ -242,7 +311,17 @@ def test_inputs_without_dense_elements_are_refused(client):
                 call("instance_norm_64", x)
             with pytest.raises(normd.InvalidArgumentError, match=f'input "x": {words}'):
                 call("instance_norm_64", {"x": x})
-    for out in (tensor.to("meta"), tensor.to_sparse(), np.ma.masked_less(good, 2)):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    fake = FakeTensorMode().from_tensor(tensor)
+    for call in (client.normalize, client.normalize_stream):
+        with pytest.raises(normd.InvalidArgumentError, match="storage: none"):
+            torch.vmap(lambda x, call=call: call("instance_norm_64", x))(tensor)
+        with pytest.raises(normd.InvalidArgumentError, match="storage: none"):
+            call("instance_norm_64", fake)
+        with pytest.raises(normd.InvalidArgumentError, match=r"^out\.is_neg"):
+            call("instance_norm_64", good, out=tensor._neg_view())
+    for out in (tensor.to("meta"), tensor.to_sparse(), fake, np.ma.masked_less(good, 2)):
         for call in (client.normalize, client.normalize_stream):
             with pytest.raises(normd.InvalidArgumentError, match=r"^out"):
                 call("instance_norm_64", good, out=out)

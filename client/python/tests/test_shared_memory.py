@@ -394,11 +394,16 @@ def test_share_says_what_is_wrong(sharing, server, make_client):
     for arguments, field in (
         (((1 << 14) + 1,), "shape"),
         ((-1,), "shape"),
+        ((2.5,), "shape"),
+        (("3",), "shape"),
         ((3, "c8"), "dtype"),
+        ((3, "nonsense"), "dtype"),
+        ((3, "f4,("), "dtype"),
     ):
         with pytest.raises(normd.InvalidArgumentError, match=field):
             region.array(*arguments)
-    for offset in (-4, 2, 1 << 16):
+    assert region.array(np.int64(3), offset=np.int64(8)).shape == (3,)
+    for offset in (-4, 2, 1 << 16, 0.5, "0"):
         with pytest.raises(normd.InvalidArgumentError, match=r"offset|shape"):
             region.array(1, offset=offset)
     for target, text in (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import resource
 import subprocess
 import sys
 import warnings
@@ -194,6 +196,59 @@ def test_file_that_shrinks_while_it_is_read(client, tmp_path):
     with pytest.raises(normd.DataLossError, match="shrunk"):
         client.normalize_stream(MODEL, path, progress=shrink, out=tmp_path / "y.npy")
     assert list(tmp_path.iterdir()) == [path]
+
+
+@contextlib.contextmanager
+def largest_file(nbytes):
+    """While a file can have no more bytes: what is written beyond fails, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("missing", [1, 100, 20000])
+@pytest.mark.parametrize("chunk_bytes", [1000, 1 << 20])
+def test_a_full_disk_leaves_no_file(client, tmp_path, missing, chunk_bytes):
+    x, scales = tmp_path / "x.npy", tmp_path / "scales.npy"
+    np.save(x, random((6, 4096)))
+    before = x.read_bytes()
+    model, out = "rms_norm_4096_float8", {"y_scale": scales, "y": x}
+    with largest_file(128 + 6 * 4096 - missing), pytest.raises(OSError, match="too large"):
+        client.normalize_stream(model, x, out=out, chunk_bytes=chunk_bytes)
+    assert list(tmp_path.iterdir()) == [x]
+    assert x.read_bytes() == before
+    client.normalize_stream(model, x, out=out, chunk_bytes=chunk_bytes)
+    assert np.load(scales).shape == (6, 1)
+
+
+def test_an_output_that_cannot_end_spoils_no_file(client, tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, random((6, 1024)))
+    before = path.read_bytes()
+    with pytest.raises(OSError, match="No space"):  # In the last bytes of the second.
+        client.normalize_stream("layer_norm_1024", path, out={"y": path, "mean": "/dev/full"})
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_no_output_is_left_where_another_cannot_be(client, tmp_path):
+    target, inputs = tmp_path / "o.npy", {"x": random((6, 4096)), "residual": random((6, 4096))}
+
+    def spoil(done, total):
+        if done == total:  # A folder takes the second output's name.
+            (tmp_path / "r.npy").mkdir(exist_ok=True)
+
+    with pytest.raises(IsADirectoryError):
+        client.normalize_stream(
+            "add_rms_norm_4096",
+            inputs,
+            out={"y": target, "residual_out": tmp_path / "r.npy"},
+            progress=spoil,
+        )
+    assert [each.name for each in tmp_path.iterdir()] == ["r.npy"]
 
 
 def test_inputs_of_different_samples_are_refused(client):

@@ -35,10 +35,11 @@ def test_requests_are_protobufs():
             )
             for dtype in generator.choices(["f4", "f8", "f2", "V2"], k=generator.randrange(4))
         ]
-        options = _request.Options(
+        queue_timeout = generator.choice([None, 1e-9, 0.5, 1e30, 1e300])
+        options = _request.options_of(
             generator.choice(NUMBERS),
             generator.choice([None, *normd.Priority]),
-            generator.choice([None, 1e-9, 0.5, 1e30]),
+            queue_timeout,
             generator.choice([None, *normd.Precision]),
         )
         message = NormalizeRequest.FromString(b"".join(_request.encode("m", options, inputs)))
@@ -46,7 +47,7 @@ def test_requests_are_protobufs():
         assert message.version == options.version
         assert message.priority == (options.priority or 0)
         assert message.precision == (options.precision or 0)
-        assert (message.queue_timeout_ns > 0) == (options.queue_timeout is not None)
+        assert (message.queue_timeout_ns > 0) == (queue_timeout is not None)
         for tensor, given in zip(message.inputs, inputs, strict=True):
             assert tensor.name == given.spec.name
             assert tensor.dtype == given.spec.dtype.number

@@ -31,6 +31,7 @@ from normd.device_memory import DeviceRegion
 from normd.errors import (
     DeadlineExceededError,
     Error,
+    InvalidArgumentError,
     NotFoundError,
     PermissionDeniedError,
     UnauthenticatedError,
@@ -94,6 +95,10 @@ class Connection(abc.ABC):
         """
         config = _channel.configure(target, credentials, token, server_name, options)
         limit = checked_timeout(timeout)
+        if retry is not None and not isinstance(retry, Retry):
+            raise InvalidArgumentError(f"retry: {retry!r}, wanted a normd.Retry, or None")
+        if not _request.is_number(stream_above):
+            raise InvalidArgumentError(f"stream_above: {stream_above!r}, wanted a number of bytes")
         sizes = OutputSizes()
         self._stream_above = stream_above
         self._only_outputs: dict[tuple[str, int], str] = {}  # By model and version.
@@ -127,6 +132,7 @@ class Connection(abc.ABC):
         timeout: float | None,
     ) -> _response.Received | None:
         """None: the inputs have to go as a stream."""
+        _request.checked_model(model)
         call = Call(self._transport, timeout)
         if self._devices.may_take(prepared):
             received = await self._devices.normalize(call, model, options, prepared, out)
@@ -232,7 +238,7 @@ class Calls(Connection):
           DeadlineExceededError: `timeout` or `queue_timeout` passed.
           UnavailableError: the server cannot be reached, is gone or drains.
         """
-        options = options_of(version, priority, queue_timeout, precision)
+        options = options_of(version, priority, queue_timeout, precision, out)
         prepared = _request.inputs_of(inputs)
         received = await self._send(model, prepared, out, options, timeout)
         if received is None:

@@ -7,7 +7,7 @@ import json
 import re
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,7 @@ def configure(
     options: Options,
 ) -> ChannelConfig:
     """Makes Client's arguments those of gRPC. InvalidArgumentError names a wrong one."""
+    _check_types(target, credentials, token, server_name)
     if token is not None:
         if not token or not all("!" <= each <= "~" for each in token):
             odd = next((each for each in token if not "!" <= each <= "~"), "")
@@ -83,6 +84,19 @@ def configure(
     return ChannelConfig(joined, credentials, [*all_options, *options])
 
 
+def _check_types(*arguments: object) -> None:
+    wanted: dict[str, tuple[type, ...]] = {
+        "target": (str, Iterable),
+        "credentials": (grpc.ChannelCredentials, type(None)),
+        "token": (str, type(None)),
+        "server_name": (str, type(None)),
+    }
+    for (field, types), value in zip(wanted.items(), arguments, strict=True):
+        if not isinstance(value, types):
+            names = " or ".join("None" if each is type(None) else each.__name__ for each in types)
+            raise InvalidArgumentError(f"{field}: {type(value).__name__}, wanted {names}")
+
+
 def make(config: ChannelConfig, interface: Any = grpc) -> Any:
     """A channel of gRPC's synchronous interface, or of grpc.aio."""
     if config.credentials is None:
@@ -102,7 +116,7 @@ def _join(addresses: Sequence[str]) -> str:
 
 
 def _resolve(address: str) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]:
-    host, colon, port = address.rpartition(":")
+    host, colon, port = str(address).rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise InvalidArgumentError(f'target: "{address}" in a list, wanted HOST:PORT')

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from normd import _protocol
-from normd._request import checked_version
-from normd.errors import InvalidArgumentError
+from normd._request import checked_model, checked_version
 from normd.models import (
     HealthStatus,
     ModelInfo,
@@ -52,7 +51,10 @@ def _call(
     request: bytes = _protocol.message(f"normd.v1.{name}Request")(**fields).SerializeToString()
     response = _protocol.message(f"normd.v1.{name}Response")
     return ControlCall(
-        _protocol.method(name), request, lambda data: result(response.FromString(data)), repeatable
+        _protocol.method(name),
+        request,
+        lambda data: result(_protocol.read(response, data)),
+        repeatable,
     )
 
 
@@ -60,9 +62,8 @@ def _model_call(
     name: str, model: str, version: int, result: Callable[[Any], Result], repeatable: bool = True
 ) -> ControlCall[Result]:
     """The same where the request names a version of a model."""
-    if not isinstance(model, str):
-        raise InvalidArgumentError(f"model: {type(model).__name__}, wanted a str")
-    return _call(name, result, repeatable, model=model, version=checked_version(version))
+    version = checked_version(version)
+    return _call(name, result, repeatable, model=checked_model(model), version=version)
 
 
 def _model_of(response: Any) -> ModelInfo:
@@ -101,17 +102,17 @@ def check_health(model: str | None) -> ControlCall[HealthStatus]:
 
 def health_request(model: str | None) -> bytes:
     """The request of a check or a watch: for the server, or for a model."""
-    service = f"{_protocol.SERVICE}/{model}" if model else ""
+    service = f"{_protocol.SERVICE}/{checked_model(model)}" if model else ""
     encoded: bytes = _HEALTH_REQUEST(service=service).SerializeToString()
     return encoded
 
 
 def health_status(response: bytes) -> HealthStatus:
     """The status in a check's response, or in one of a watch's."""
-    return HealthStatus(_HEALTH_RESPONSE.FromString(response).status)
+    return HealthStatus(_protocol.read(_HEALTH_RESPONSE, response).status)
 
 
 def is_serving(response: bytes) -> bool:
     """Likewise, with a value for a status that this client does not know."""
-    status: int = _HEALTH_RESPONSE.FromString(response).status
+    status: int = _protocol.read(_HEALTH_RESPONSE, response).status
     return status == HealthStatus.SERVING.value

@@ -34,18 +34,18 @@ INT64 = DataType("int64", 7, 8, "<i8")  # For indexes.
 DATA_TYPES = (FLOAT32, FLOAT64, FLOAT16, BFLOAT16, INT8, FLOAT8_E4M3, INT64)
 BY_NUMBER = {dtype.number: dtype for dtype in DATA_TYPES}
 BY_NAME = {dtype.name: dtype for dtype in DATA_TYPES}
-# The name in ml_dtypes and PyTorch.
-BY_NAME["float8_e4m3fn"] = FLOAT8_E4M3
 WANTED = "float32, float64, float16, bfloat16, or int64 for indexes"
 _RAW = {"void8": FLOAT8_E4M3, "void16": BFLOAT16}
 _ML_DTYPES = {BFLOAT16: "bfloat16", FLOAT8_E4M3: "float8_e4m3fn"}
+# By the names of NumPy, ml_dtypes and PyTorch, whose float8_e4m3 is another format.
+OF_ARRAYS = {_ML_DTYPES.get(dtype, dtype.name): dtype for dtype in DATA_TYPES}
 
 
 @functools.lru_cache(maxsize=64)
 def _find(dtype: np.dtype[Any]) -> DataType | None:
     if dtype.fields is not None:
         return None
-    return _RAW.get(dtype.name) or BY_NAME.get(dtype.name)
+    return _RAW.get(dtype.name) or OF_ARRAYS.get(dtype.name)
 
 
 def of_numpy(dtype: np.dtype[Any], where: str) -> DataType:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from normd import _dtypes
-from normd._tensors import TensorSpec
+from normd._tensors import TensorSpec, is_plain
 from normd.errors import DataLossError, InvalidArgumentError
 
 _HEADERS = {
@@ -120,8 +120,8 @@ class NpySink:
         """Creates PATH.part with its header. OSError when that cannot be written."""
         self.path = Path(path)
         # A path that is not a file, such as a device, is written directly.
-        plain = self.path.is_file() or not self.path.exists()
-        self._written = self.path.with_name(self.path.name + ".part") if plain else self.path
+        self._plain = is_plain(self.path)
+        self._written = self.path.with_name(self.path.name + ".part") if self._plain else self.path
         self._file = self._written.open("wb")
         header = {"descr": spec.dtype.npy, "fortran_order": False, "shape": spec.shape}
         npy_format.write_array_header_1_0(self._file, header)
@@ -131,16 +131,20 @@ class NpySink:
         del offset  # They come in order.
         self._file.write(data)
 
+    def end(self) -> None:
+        """Writes the last bytes. OSError as files raise it."""
+        self._file.close()
+
     def commit(self) -> Path:
         """Gives the complete file its name."""
-        self._file.close()
-        if self._written != self.path:
-            self._written.replace(self.path)
+        if self._plain:
+            self._written = self._written.replace(self.path)
         return self.path
 
     def abort(self) -> None:
-        """Removes the incomplete file."""
-        self._file.close()
-        if self._written != self.path:
+        """Removes the file."""
+        with contextlib.suppress(OSError):  # Such as that of the failed call once more.
+            self._file.close()
+        if self._plain:
             with contextlib.suppress(OSError):
                 self._written.unlink()

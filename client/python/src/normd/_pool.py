@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import os
 import weakref
 from collections.abc import Callable
 
@@ -39,6 +40,7 @@ class Pool:
     def __init__(self) -> None:
         self._free: dict[int, collections.deque[SharedRegion]] = {}
         self._all: weakref.WeakSet[SharedRegion] = weakref.WeakSet()
+        _POOLS.add(self)
 
     def lease(self, nbytes: int, make: Callable[[int], SharedRegion] | None) -> Lease | None:
         """A region of at least `size` bytes, from `make` if none is free.
@@ -64,6 +66,10 @@ class Pool:
         for free in list(self._free.values()):
             free.clear()
 
+    def forget(self) -> None:
+        """Leases none of its regions again: those in use return to lists that nothing reads."""
+        self._free = {}
+
     def close(self) -> None:
         """Makes the server release all regions."""
         self.clear()
@@ -79,3 +85,15 @@ class Pool:
     def _fits(self, size: int) -> bool:
         sizes = [region.nbytes for region in list(self._all)]
         return len(sizes) < _MAX_REGIONS and sum(sizes) + size <= _MAX_BYTES
+
+
+_POOLS: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for pool in list(_POOLS):
+        pool.forget()
+
+
+# Either process may hold a result that the other has dropped. Other threads may call in between.
+os.register_at_fork(before=_forget_all, after_in_parent=_forget_all, after_in_child=_forget_all)

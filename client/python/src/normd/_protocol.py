@@ -12,6 +12,9 @@ from importlib import resources
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from normd.errors import ProtocolError
 
 SERVICE = "normd.v1.NormService"
 HEALTH_SERVICE = "grpc.health.v1.Health"
@@ -34,6 +37,14 @@ _POOL = _load()
 def message(name: str) -> Any:
     """The class of a message, such as "normd.v1.GetModelRequest"."""
     return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(name))
+
+
+def read(kind: Any, data: bytes) -> Any:
+    """A server's message of a class. ProtocolError for bytes that are none."""
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise ProtocolError(f"the server's response: {error}") from None
 
 
 def enum_names(name: str) -> dict[int, str]:

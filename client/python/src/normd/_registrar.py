@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
@@ -46,6 +47,7 @@ class Registrar:
         self._held: dict[str, DeviceMemory] = {}  # By the region's name.
         self._given_up: set[str] = set()  # Those of them that are to be unregistered.
         self._closed = False
+        self._process = os.getpid()
 
     def register(self, memory: DeviceMemory, device: int) -> str:
         """The name of the region that the memory becomes. `device`: in the server's numbering.
@@ -104,6 +106,8 @@ class Registrar:
                 self._channel.close()
 
     def _unregister(self, name: str, timeout: float, in_use: _Metadata) -> grpc.StatusCode:
+        if os.getpid() != self._process:  # A forked child's copy: the memory is the parent's.
+            return grpc.StatusCode.OK
         request = _wire.bytes_field(1, name.encode())
         try:
             self._call("CudaSharedMemoryUnregister", request, timeout, in_use)

@@ -6,10 +6,20 @@ import enum
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import NamedTuple
 
 from normd import _wire
-from normd._tensors import Input, Part, TensorSpec, named, to_input
+from normd._tensors import (
+    Input,
+    Part,
+    TensorSpec,
+    check_apart,
+    check_names,
+    check_text,
+    named,
+    to_input,
+)
 from normd.errors import InvalidArgumentError
 
 
@@ -35,7 +45,7 @@ class Options(NamedTuple):
 
     version: int = 0
     priority: Priority | None = None
-    queue_timeout: float | None = None
+    queue_timeout_ns: int = 0  # 0: none.
     precision: Precision | None = None
     outputs: tuple[str, ...] = ()  # The wanted outputs; empty: the model's default ones.
 
@@ -49,17 +59,18 @@ def options_of(
 ) -> Options:
     """A request's fields beside its tensors; InvalidArgumentError for a wrong type.
 
-    The outputs that a mapping `out` names are the wanted ones.
+    The outputs that a mapping `out` names are the wanted ones, each in a place of its own.
     """
     if priority is not None and not isinstance(priority, Priority):
         raise InvalidArgumentError(f"priority: {priority!r}, wanted a normd.Priority")
     if precision is not None and not isinstance(precision, Precision):
         raise InvalidArgumentError(f"precision: {precision!r}, wanted a normd.Precision")
-    names = tuple(out) if isinstance(out, Mapping) else ()
-    for name in names:
-        if not isinstance(name, str):
-            raise InvalidArgumentError(f"out: a name is {name!r}, wanted a str")
-    return Options(version, priority, queue_timeout, precision, names)
+    names: tuple[str, ...] = ()
+    if isinstance(out, Mapping):
+        names = check_names(out, "out")
+        check_apart(out)
+    nanoseconds = _nanoseconds(queue_timeout)
+    return Options(checked_version(version), priority, nanoseconds, precision, names)
 
 
 _MAX_INT64 = (1 << 63) - 1
@@ -72,12 +83,35 @@ def checked_version(version: int) -> int:
     return version
 
 
+def checked_model(model: str) -> str:
+    """The model's name, if a message can carry it; the server judges the rest."""
+    check_text(model, "model: ", type(model).__name__)
+    return model
+
+
+def is_number(value: object) -> bool:
+    """Whether it is one that has an order, of Python or NumPy."""
+    return isinstance(value, Real)
+
+
+# 31 years: gRPC adds it to the time since 1970, in nanoseconds of 64 bits.
+_LONGEST_S = 1e9
+
+
+def checked_seconds(field: str, seconds: float, wanted: str) -> float:
+    """A time of the caller's, or the longest. InvalidArgumentError unless it is above 0."""
+    if not is_number(seconds) or not seconds > 0:
+        raise InvalidArgumentError(f"{field}: {seconds!r} s, wanted {wanted}")
+    return float(min(seconds, _LONGEST_S))
+
+
 def _nanoseconds(seconds: float | None) -> int:
     if seconds is None:
         return 0
-    if not 0 < seconds < math.inf:
-        raise InvalidArgumentError(f"queue_timeout: {seconds!r} s, wanted more than 0, or None")
-    return min(max(1, round(seconds * 1e9)), _MAX_INT64)
+    wanted = "more than 0, or None"
+    if seconds == math.inf:
+        raise InvalidArgumentError(f"queue_timeout: {seconds!r} s, wanted {wanted}")
+    return max(1, round(checked_seconds("queue_timeout", seconds, wanted) * 1e9))
 
 
 def _part(number: int, part: Part | None) -> bytes:
@@ -101,9 +135,9 @@ def _output(name: str, part: Part | None = None) -> bytes:
 def _head(model: str, options: Options) -> bytes:
     return (
         _wire.bytes_field(1, model.encode())
-        + _wire.int_field(2, checked_version(options.version))
+        + _wire.int_field(2, options.version)
         + _wire.int_field(4, options.priority or 0)
-        + _wire.int_field(5, _nanoseconds(options.queue_timeout))
+        + _wire.int_field(5, options.queue_timeout_ns)
         + _wire.int_field(6, options.precision or 0)
         + b"".join(map(_output, options.outputs))
     )
@@ -124,10 +158,8 @@ def _tensor_head(spec: TensorSpec, data_bytes: int, part: Part | None = None) ->
 
 
 def message_head(model: str, options: Options) -> bytes:
-    """The request's fields beside its tensors, encoded. InvalidArgumentError names a wrong one."""
-    if not isinstance(model, str):
-        raise InvalidArgumentError(f"model: {type(model).__name__}, wanted a str")
-    return _head(model, options)
+    """The request's fields beside its tensors, encoded. InvalidArgumentError for a wrong model."""
+    return _head(checked_model(model), options)
 
 
 def encode(

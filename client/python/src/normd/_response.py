@@ -193,7 +193,7 @@ class Received(NamedTuple):
             if target is None:
                 results[spec.name] = inputs[0].make_result(array, spec.dtype)
             else:
-                results[spec.name] = _fill(target, array, spec)
+                results[spec.name] = fill(target, array, spec)
         return results
 
 
@@ -209,10 +209,11 @@ def _from_device(there: Any, spec: TensorSpec, first: Input, out: Any) -> Any:
     array = _torch.on_host(there.clone(), spec.dtype).view(_dtypes.to_numpy(spec.dtype))
     if out is None:
         return first.make_result(array, spec.dtype)
-    return _fill(out, array, spec)
+    return fill(out, array, spec)
 
 
-def _fill(out: Any, array: Array, spec: TensorSpec) -> Any:
+def fill(out: Any, array: Array, spec: TensorSpec) -> Any:
+    """Copies an output to an array or tensor of the caller's, which is returned."""
     if _torch.is_tensor(out):
         _torch.check_out(out, spec.dtype, spec.shape, "out")
         _torch.fill(out, array, spec.dtype)

@@ -68,7 +68,7 @@ class Sharing:
 
     def __init__(self, target: str, mode: str, token: str | None, sizes: OutputSizes) -> None:
         """`mode`: "auto", "off", or the server's --shared_memory_listen."""
-        if mode not in (AUTO, OFF) and not mode.startswith("unix:"):
+        if mode not in (AUTO, OFF) and not str(mode).startswith("unix:"):
             raise InvalidArgumentError(
                 f'shared_memory: "{mode}", wanted "auto", "off" or unix:///path'
             )

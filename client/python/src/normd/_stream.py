@@ -6,7 +6,6 @@ Client and aio.Client move the messages; this module has their contents.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -22,9 +21,21 @@ from normd._response import (
     StageTimes,
     decode_stages,
     decode_tensor,
+    fill,
     named_outputs,
 )
-from normd._tensors import Array, Input, TensorSpec, bytes_of, check_out, named, to_input
+from normd._tensors import (
+    Array,
+    Input,
+    TensorSpec,
+    bytes_of,
+    check_out,
+    is_path,
+    memory_of,
+    named,
+    overlap,
+    to_input,
+)
 from normd.errors import InvalidArgumentError, ProtocolError
 
 Progress = bool | Callable[[int, int], None]
@@ -50,11 +61,14 @@ class Sink(Protocol):
     def write(self, offset: int, data: memoryview) -> None:
         """Takes the output's next bytes, from `offset` on."""
 
+    def end(self) -> None:
+        """The output is complete, and the others may still fail."""
+
     def commit(self) -> Any:
-        """The output is complete: returns the caller's result."""
+        """All outputs are complete: returns the caller's result."""
 
     def abort(self) -> None:
-        """The call has failed: the written bytes are not the output."""
+        """The call has failed: the written bytes are not the output. Also after `commit`."""
 
 
 class ArraySource:
@@ -83,6 +97,9 @@ class ArraySink:
     def write(self, offset: int, data: memoryview) -> None:
         """Copies into the array."""
         self._data[offset : offset + len(data)] = data
+
+    def end(self) -> None:
+        """Does nothing."""
 
     def commit(self) -> Any:
         """The array, as the caller's kind of tensor."""
@@ -134,10 +151,6 @@ def _sample_bytes(spec: TensorSpec, samples: int) -> int:
     return elements // samples * spec.dtype.itemsize
 
 
-def _is_path(value: object) -> bool:
-    return isinstance(value, str | os.PathLike)
-
-
 class Sources(Closing):
     """A stream's inputs. A context manager, which closes files."""
 
@@ -185,6 +198,14 @@ class Sources(Closing):
         """The first message."""
         return _wire.bytes_field(1, encode_without_data(model, options, self.specs))
 
+    def half_over(self, out: Array) -> bool:
+        """Whether an array overlaps an input without lying in its place."""
+        place = memory_of(out)
+        places = [
+            memory_of(each.input.data) for each in self.sources if isinstance(each, ArraySource)
+        ]
+        return any(overlap(place, each) and place != each for each in places)
+
     def result_of(self, array: Array, spec: TensorSpec) -> Any:
         """A new array as the first input's kind of tensor."""
         first = self.sources[0]
@@ -194,7 +215,7 @@ class Sources(Closing):
 
 
 def _source(name: str, value: object) -> Source:
-    if _is_path(value):
+    if is_path(value):
         return NpySource(name, value)  # type: ignore[arg-type]
     return ArraySource(to_input(name, value).on_host())
 
@@ -277,13 +298,14 @@ class Reception:
 
     def _sink(self, spec: TensorSpec, out: object) -> Sink:
         if out is None:
-            array = np.empty(spec.shape, _dtypes.to_numpy(spec.dtype))
-            return ArraySink(array, lambda filled: self.sources.result_of(filled, spec))
-        if _is_path(out):
+            return _later(spec, lambda made: self.sources.result_of(made, spec))
+        if is_path(out):
             return NpySink(out, spec)  # type: ignore[arg-type]
         if _torch.is_tensor(out):
-            return _tensor_sink(out, spec)
-        return ArraySink(check_out(out, spec), lambda filled: filled)
+            _torch.check_out(out, spec.dtype, spec.shape, "out")
+        elif not self.sources.half_over(array := check_out(out, spec)):
+            return ArraySink(array, lambda filled: filled)
+        return _later(spec, lambda made: fill(out, made, spec))
 
     def _write(self, data: memoryview) -> None:
         if self._order is None or self.header is None:
@@ -302,23 +324,19 @@ class Reception:
         """The call has succeeded. ProtocolError unless everything has come."""
         if self.header is None or self._stages is None:
             raise ProtocolError("the server's response: it ended before the trailer")
+        for sink in self._sinks.values():
+            sink.end()
         outputs = {name: sink.commit() for name, sink in self._sinks.items()}
         return Response(self.header.model, self.header.version, outputs, self._stages, None)
 
     def abort(self) -> None:
-        """The call has failed: removes half-written files."""
+        """The call has failed: removes the files."""
         for sink in self._sinks.values():
             sink.abort()
 
 
-def _tensor_sink(out: Any, spec: TensorSpec) -> Sink:
-    """Fills host memory, and at the end the tensor from that."""
-    _torch.check_out(out, spec.dtype, spec.shape, "out")
-
-    def result(filled: Array) -> Any:
-        _torch.fill(out, filled, spec.dtype)
-        return out
-
+def _later(spec: TensorSpec, result: Callable[[Array], Any]) -> Sink:
+    """Fills new memory, of which `result` makes the caller's at the end."""
     return ArraySink(np.empty(spec.shape, _dtypes.to_numpy(spec.dtype)), result)
 
 
@@ -360,7 +378,7 @@ def checked_outputs(out: object) -> None:
     """Refuses an invalid `out` before a call is made. InvalidArgumentError."""
     values = out.values() if isinstance(out, Mapping) else [out]
     for value in values:
-        if value is None or _is_path(value) or isinstance(value, np.ndarray):
+        if value is None or is_path(value) or isinstance(value, np.ndarray):
             continue
         if not _torch.is_tensor(value):
             raise InvalidArgumentError(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,6 +62,58 @@ class Input(NamedTuple):
             return self
         array = _torch.on_host(self.tensor, self.spec.dtype)
         return self._replace(data=bytes_of(array), tensor=None)
+
+
+def is_path(value: object) -> bool:
+    """Whether an input or output is a file's path."""
+    return isinstance(value, str | os.PathLike)
+
+
+def is_plain(path: Path) -> bool:
+    """Whether a path is a file's, or can become one; a device is neither."""
+    return path.is_file() or not path.exists()
+
+
+def memory_of(value: Any) -> range:
+    """The addresses of the bytes of an array or a PyTorch tensor, if it is contiguous."""
+    if _torch.is_tensor(value):
+        begin, nbytes = value.data_ptr(), value.numel() * value.element_size()
+    else:
+        array = np.asarray(value)
+        begin, nbytes = array.__array_interface__["data"][0], array.nbytes
+    return range(begin, begin + nbytes)
+
+
+def overlap(a: range, b: range) -> bool:
+    """Whether two ranges have something in common."""
+    return max(a.start, b.start) < min(a.stop, b.stop)
+
+
+def check_apart(out: Mapping[str, object]) -> None:
+    """InvalidArgumentError if two outputs would overwrite each other."""
+    for (first, a), (second, b) in itertools.combinations(out.items(), 2):
+        if is_path(a) and is_path(b):
+            same = not _files(a).isdisjoint(_files(b))
+        else:
+            same = _has_memory(a) and _has_memory(b) and overlap(memory_of(a), memory_of(b))
+        if same:
+            raise InvalidArgumentError(
+                f'out: "{second}" overlaps "{first}", wanted memory or a file of its own'
+            )
+
+
+def _files(path: Any) -> set[Path]:
+    """The files that are written for an output: its own, and the one before that is complete."""
+    own = Path(path)
+    own = own.parent.resolve() / own.name
+    return {own, own.with_name(own.name + ".part")} if is_plain(own) else set()
+
+
+def _has_memory(value: object) -> bool:
+    if _torch.is_tensor(value):
+        _torch.check_dense(value, "out.")
+        return True
+    return isinstance(value, np.ndarray)
 
 
 _NO_BYTES = memoryview(b"")
@@ -128,15 +183,28 @@ def to_input(name: str, value: object) -> Input:
     return Input(TensorSpec(name, dtype, array.shape), bytes_of(array), make_result)
 
 
+def check_text(value: object, where: str, came: str) -> None:
+    """InvalidArgumentError unless it is a string that a message, which is UTF-8, can carry."""
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{where}{came}, wanted a str")
+    if not value.isascii() and any("\ud800" <= each <= "\udfff" for each in value):
+        raise InvalidArgumentError(f"{where}{value!r}, wanted a str without surrogates")
+
+
+def check_names(values: Mapping[Any, object], field: str) -> tuple[str, ...]:
+    """The names of a call's inputs or outputs. InvalidArgumentError for others than strings."""
+    for name in values:
+        check_text(name, f"{field}: a name is ", repr(name))
+    return tuple(values)
+
+
 def named(values: object) -> dict[str, object]:
     """The inputs by name; an only unnamed one has the empty name."""
     if not isinstance(values, Mapping):
         return {"": values}
     if not values:
         raise InvalidArgumentError("inputs: none, wanted at least one")
-    for name in values:
-        if not isinstance(name, str):
-            raise InvalidArgumentError(f"inputs: a name is {name!r}, wanted a str")
+    check_names(values, "inputs")
     return dict(values)
 
 

@@ -28,7 +28,7 @@ def checked(tensor: Any, where: str) -> tuple[DataType, Any]:
     elements, and for those that autograd follows: a call has no gradient.
     """
     torch: Any = sys.modules["torch"]
-    _check_dense(tensor, where)
+    check_dense(tensor, where)
     if torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
         raise InvalidArgumentError(
             f"{where}tangent: present, wanted the primal of the dual tensor: "
@@ -42,18 +42,25 @@ def checked(tensor: Any, where: str) -> tuple[DataType, Any]:
     return data_type(tensor.dtype, where), tensor.detach().resolve_neg()
 
 
-def _check_dense(tensor: Any, where: str) -> None:
+def check_dense(tensor: Any, where: str) -> None:
+    """InvalidArgumentError, with `where` before the field, unless it has dense elements."""
     torch: Any = sys.modules["torch"]
     if tensor.is_nested or tensor.layout is not torch.strided:
         came = "nested" if tensor.is_nested else tensor.layout
         raise InvalidArgumentError(f"{where}layout: {came}, wanted a dense tensor")
     if tensor.device.type == "meta":
         raise InvalidArgumentError(f"{where}device: meta, wanted one with elements")
+    try:
+        absent = tensor.numel() > 0 and tensor.data_ptr() == 0
+    except RuntimeError:  # A transform of torch.func has no memory either.
+        absent = True
+    if absent:
+        raise InvalidArgumentError(f"{where}storage: none, wanted a tensor with elements")
 
 
 def data_type(dtype: Any, where: str) -> DataType:
     """The data type of a PyTorch type; InvalidArgumentError for another."""
-    found = _dtypes.BY_NAME.get(str(dtype).removeprefix("torch."))
+    found = _dtypes.OF_ARRAYS.get(str(dtype).removeprefix("torch."))
     if found is None:
         raise InvalidArgumentError(f"{where}dtype: {dtype}, wanted {_dtypes.WANTED}")
     return found
@@ -111,9 +118,11 @@ def fill(out: Any, array: Array, dtype: DataType) -> None:
 
 def check_out(out: Any, dtype: DataType, shape: tuple[int, ...], where: str) -> None:
     """InvalidArgumentError unless the tensor can take such a result."""
-    _check_dense(out, f"{where}.")
+    check_dense(out, f"{where}.")
     if data_type(out.dtype, f"{where}.") is not dtype:
         raise InvalidArgumentError(f"{where}.dtype: {out.dtype}, wanted {dtype.name}")
+    if out.is_neg():
+        raise InvalidArgumentError(f"{where}.is_neg: True, wanted a tensor that is no negated view")
     if tuple(out.shape) != shape:
         raise InvalidArgumentError(f"{where}.shape: {list(out.shape)}, wanted {list(shape)}")
     if out.requires_grad:

@@ -14,9 +14,10 @@ import grpc
 from normd import _channel, _control, _protocol
 from normd._channel import ChannelConfig
 from normd._control import ControlCall, Result
+from normd._request import checked_seconds
 from normd._response import Response
 from normd._stream_run import StreamRequest
-from normd.errors import ClosedError, Error, InvalidArgumentError, from_rpc
+from normd.errors import ClosedError, Error, from_rpc
 from normd.retry import Attempts, Retry
 
 _NORMALIZE = _protocol.method("Normalize")
@@ -33,9 +34,7 @@ def checked_timeout(timeout: float | None, default: float | None = None) -> floa
     seconds = default if timeout is None else timeout
     if seconds is None or seconds == math.inf:
         return None
-    if not seconds > 0:
-        raise InvalidArgumentError(f"timeout: {seconds!r} s, wanted more than 0")
-    return seconds
+    return checked_seconds("timeout", seconds, "more than 0")
 
 
 class Stubs:

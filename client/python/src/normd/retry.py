@@ -10,8 +10,15 @@ import logging
 import random
 import time
 from dataclasses import dataclass
+from numbers import Real
 
-from normd.errors import Error, InternalError, ResourceExhaustedError, UnavailableError
+from normd.errors import (
+    Error,
+    InternalError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
 
 _LOG = logging.getLogger("normd")
 # How long calls without a timeout are retried.
@@ -41,10 +48,11 @@ class Retry:
     longest: float = 2.0
 
     def __post_init__(self) -> None:
-        if self.attempts is not None and self.attempts < 1:
-            raise ValueError(f"attempts: {self.attempts}, wanted at least 1, or None")
-        if not 0 <= self.initial <= self.longest:
-            raise ValueError(
+        if self.attempts is not None and not (isinstance(self.attempts, int) and self.attempts > 0):
+            raise InvalidArgumentError(f"attempts: {self.attempts}, wanted at least 1, or None")
+        numbers = isinstance(self.initial, Real) and isinstance(self.longest, Real)
+        if not (numbers and 0 <= self.initial <= self.longest):
+            raise InvalidArgumentError(
                 f"initial, longest: {self.initial}, {self.longest}, wanted 0 <= initial <= longest"
             )
 

@@ -13,6 +13,9 @@ import os
 import socket
 import struct
 import threading
+import weakref
+from collections.abc import Iterable
+from operator import index
 from typing import Any
 
 import grpc
@@ -53,12 +56,18 @@ class Places:
     ) -> tuple[tuple[int, ...], int]:
         """The sizes of a tensor and its begin, which may be given. InvalidArgumentError names what
         does not fit."""
-        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        try:
+            sizes = tuple(map(index, shape if isinstance(shape, Iterable) else (shape,)))
+            begin = None if offset is None else index(offset)
+        except TypeError:
+            raise InvalidArgumentError(
+                f"shape, offset: {shape!r}, {offset!r}, wanted an int or several, and an int"
+            ) from None
         if any(size < 0 for size in sizes):
             raise InvalidArgumentError(f"shape: {list(sizes)}, wanted no negative size")
         nbytes = math.prod(sizes) * itemsize
         with self._lock:
-            begin = whole_pages(self._end) if offset is None else offset
+            begin = whole_pages(self._end) if begin is None else begin
             if begin < 0 or begin % itemsize:
                 raise InvalidArgumentError(
                     f"offset: {begin}, wanted a multiple of {itemsize} from 0 on"
@@ -80,8 +89,8 @@ class SharedRegion(Closing):
     strides are copied like other arrays.
 
     The server has it until `close`, or until the process ends in any way. Its arrays stay valid, as
-    memory of this process alone. Thread-safe except for its bytes, which must not change while a
-    call uses them.
+    memory of this process alone. In a forked child it is closed, and its arrays are the parent's
+    memory too. Thread-safe except for its bytes, which must not change while a call uses them.
     """
 
     def __init__(self, address: str, nbytes: int, token: str | None = None) -> None:
@@ -99,6 +108,7 @@ class SharedRegion(Closing):
         self._socket, self._name, memory = _make(address, nbytes, token)
         self._memory: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         self._begin = int(self._memory.__array_interface__["data"][0])
+        _REGIONS.add(self)
 
     def __repr__(self) -> str:
         return f"<normd.SharedRegion of {self.nbytes} bytes{', closed' if self.closed else ''}>"
@@ -145,7 +155,10 @@ class SharedRegion(Closing):
         Raises:
           InvalidArgumentError: it does not fit, or has another type.
         """
-        of_array = np.dtype(dtype)
+        try:
+            of_array = np.dtype(dtype)
+        except (TypeError, ValueError, SyntaxError):  # SyntaxError: of a text such as "f4,(".
+            raise InvalidArgumentError(f"dtype: {dtype!r}, wanted {_dtypes.WANTED}") from None
         _dtypes.of_numpy(of_array, "")
         sizes, begin = self._places.take(shape, of_array.itemsize, offset)
         array: npt.NDArray[Any] = np.ndarray(sizes, of_array, self._memory, begin)
@@ -161,6 +174,18 @@ class SharedRegion(Closing):
     def close(self) -> None:
         """Makes the server release it once no call uses it. May be called again."""
         self._socket.close()
+
+
+_REGIONS: weakref.WeakSet[SharedRegion] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for region in list(_REGIONS):
+        region.close()
+
+
+# A copy of the socket would keep the parent's regions with the server, and share their bytes.
+os.register_at_fork(after_in_child=_close_all)
 
 
 def whole_pages(nbytes: int) -> int:
