@@ -111,10 +111,11 @@ absl::Status CheckInputs(const Model& model, absl::Span<const InputDescription> 
 }
 
 absl::Status CheckSize(const HostBytes& bytes, std::int64_t max_bytes) {
-  const std::int64_t larger = std::max(bytes.inputs, bytes.outputs);
-  if (larger <= max_bytes) return absl::OkStatus();
+  if (std::max(bytes.inputs, bytes.outputs) <= max_bytes) return absl::OkStatus();
+  const bool of_inputs = bytes.inputs > max_bytes;
   return absl::InvalidArgumentError(
-      absl::StrCat("data: ", larger, " bytes, wanted at most ", max_bytes, " in one request"));
+      absl::StrCat(of_inputs ? "inputs: " : "outputs: ", of_inputs ? bytes.inputs : bytes.outputs,
+                   " bytes, wanted at most ", max_bytes, " in one request"));
 }
 
 absl::Status CheckData(const Model& model, absl::Span<const InputDescription> tensors,
