@@ -60,8 +60,8 @@ absl::Status ReadDimension(MessageReader& reader, ReceivedShape& shape) {
   absl::Status status = reader.ReadInt(".shape", dim);
   if (!status.ok()) return status;
   if (shape.size() == kMaxRank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shape: more than ", kMaxRank, " dimensions, wanted at most ", kMaxRank));
+    return absl::InvalidArgumentError(absl::StrCat(reader.Within(), ".shape: more than ", kMaxRank,
+                                                   " dimensions, wanted at most ", kMaxRank));
   }
   shape.push_back(dim);
   return absl::OkStatus();
