@@ -121,6 +121,12 @@ Json JsonOf(const Message& message) {
   return json;
 }
 
+// By its name, or, as protobuf also takes it, by that in camel case; null if there is none.
+const FieldDescriptor* FieldOf(const Descriptor& type, const std::string& key) {
+  const FieldDescriptor* const field = type.FindFieldByName(key);
+  return field != nullptr ? field : type.FindFieldByCamelcaseName(key);
+}
+
 // Gives an entry of a map the form that protobuf reads; false for a value that fits no member.
 bool Unfold(const Descriptor& type, Json& value) {
   if (IsTextList(type)) {
@@ -216,7 +222,7 @@ absl::Status ReadMessageJson(absl::string_view text, Message& message, absl::str
   if (!field.empty()) json = Json{{std::string(field), std::move(json)}};
   const Descriptor& type = *message.GetDescriptor();
   for (auto& [key, value] : json.items()) {
-    const FieldDescriptor* known = type.FindFieldByName(key);
+    const FieldDescriptor* known = FieldOf(type, key);
     if (known == nullptr) continue;
     if (known->is_map() && value.is_object()) {
       const Descriptor* mapped = known->message_type()->map_value()->message_type();
@@ -232,9 +238,10 @@ absl::Status ReadMessageJson(absl::string_view text, Message& message, absl::str
   }
   if (Merge(json, message)) return absl::OkStatus();
   for (const auto& [key, value] : json.items()) {
+    const FieldDescriptor* const known = FieldOf(type, key);
     const std::unique_ptr<Message> alone(message.New());
-    if (!Merge(Json{{key, value}}, *alone))
-      return Refusal(*alone, *type.FindFieldByName(key), value);
+    if (known == nullptr || Merge(Json{{key, value}}, *alone)) continue;
+    return Refusal(*alone, *known, value);
   }
   return absl::InvalidArgumentError("request: malformed, wanted a JSON object");
 }

@@ -147,6 +147,8 @@ TEST(MessageJsonTest, RefusesWhatDoesNotFit) {
   }
   ExpectRefused<Region>(R"({"offset":0,"key":1})", "key: 1, wanted text");
   ExpectRefused<Region>(R"({"key":["a"]})", "key: an array, wanted text");
+  ExpectRefused<Region>(R"({"unknown":1,"byteSize":"x"})",
+                        "byte_size: text, wanted an integer from 0 to 18446744073709551615");
   for (const absl::string_view offset : {"-1", "1.5", "18446744073709551616", "\"x\"", "true"}) {
     Region message;
     EXPECT_THAT(
