@@ -90,14 +90,16 @@ absl::StatusOr<std::vector<std::string>> FlagSet::Parse(
       }
       value = arguments[i];
     }
-    std::string error;
-    if (!flag->parse(*value, &error)) {
-      return absl::InvalidArgumentError(absl::StrCat("--", flag->name, ": \"", *value,
-                                                     "\", wanted ", Wanted(*flag),
-                                                     error.empty() ? "" : ": ", error));
-    }
+    if (absl::Status status = Read(*flag, *value); !status.ok()) return status;
   }
   return others;
+}
+
+absl::Status FlagSet::Read(const Flag& flag, absl::string_view text) {
+  std::string error;
+  if (flag.parse(text, &error)) return absl::OkStatus();
+  return Wrong(flag.name, absl::StrCat("\"", text, "\""),
+               absl::StrCat(Wanted(flag), error.empty() ? "" : ": ", error));
 }
 
 void FlagSet::AddBytes(std::string name, std::int64_t* value, std::int64_t default_value,

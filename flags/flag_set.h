@@ -114,6 +114,10 @@ class FlagSet {
   const Flag* Find(absl::string_view name) const;  // Null if there is none.
   // "; did you mean --name?", or nothing.
   std::string Suggestion(absl::string_view name) const;
+  // Sets the flag's variable. InvalidArgument: "--name: "got", wanted ...".
+  static absl::Status Read(const Flag& flag, absl::string_view text);
+  // The form of its value: "N, a whole number".
+  static std::string Wanted(const Flag& flag);
 
   // "--name: what".
   static absl::Status Invalid(absl::string_view name, absl::string_view what);
@@ -165,8 +169,6 @@ class FlagSet {
       return absl::ParseFlag(text, value, error);
     }
   }
-
-  static std::string Wanted(const Flag& flag);
 
   std::string section_;
   std::vector<Flag> flags_;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/shape.h"
 #include "operations/field_checks.h"
 #include "operations/makers.h"
 
@@ -107,7 +108,6 @@ NormOperation::Dims AxesNorm::RowDims(const Shape& x) const {
 absl::StatusOr<std::vector<int>> CheckAxes(absl::string_view operation,
                                            absl::Span<const std::int64_t> axes,
                                            absl::Span<const std::int64_t> normalized) {
-  constexpr std::int64_t kMaxAxis = 64;  // No shape has that many dimensions.
   if (axes.empty()) return std::vector<int>();
   const std::string field = absl::StrCat(operation, ".axes");
   const auto all = [&] { return absl::StrCat("[", absl::StrJoin(axes, ", "), "]"); };
@@ -121,12 +121,12 @@ absl::StatusOr<std::vector<int>> CheckAxes(absl::string_view operation,
   }
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const std::string one = absl::StrCat(field, "[", i, "]");
-    if (axes[i] == 0 || axes[i] > kMaxAxis) {
+    if (axes[i] == 0 || axes[i] >= kMaxRank) {
       return InvalidField(one, absl::StrCat(axes[i]),
-                          absl::StrCat("1 to ", kMaxAxis, ": dimension 0 counts samples"));
+                          absl::StrCat("1 to ", kMaxRank - 1, ": dimension 0 counts samples"));
     }
-    if (axes[i] < -kMaxAxis) {
-      return InvalidField(one, absl::StrCat(axes[i]), absl::StrCat("at least ", -kMaxAxis));
+    if (axes[i] < -kMaxRank) {
+      return InvalidField(one, absl::StrCat(axes[i]), absl::StrCat("at least ", -kMaxRank));
     }
     if (i > 0 && axes[i] <= axes[i - 1]) {
       return InvalidField(one, absl::StrCat(axes[i]),

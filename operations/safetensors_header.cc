@@ -123,12 +123,12 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     if (level_ == Level::kMetadata) return true;
     if (level_ == Level::kHeader) {
       if (!names_.insert(value).second) return Stop(absl::StrCat(NamedTensor(value), ": twice"));
-    } else if (value == "dtype" ? !tensor_.dtype.empty()
-                                : (value == "shape" ? has_shape_ : has_offsets_)) {
-      return Stop(absl::StrCat(NamedTensor(tensor_.name), ": ", Printable(value, 32), " twice"));
     } else if (value != "dtype" && value != "shape" && value != "data_offsets") {
       return Stop(absl::StrCat(NamedTensor(tensor_.name), ": unknown field \"",
                                Printable(value, 32), "\", wanted dtype, shape and data_offsets"));
+    } else if (value == "dtype" ? !tensor_.dtype.empty()
+                                : (value == "shape" ? has_shape_ : has_offsets_)) {
+      return Stop(absl::StrCat(NamedTensor(tensor_.name), ": ", value, " twice"));
     }
     field_ = std::move(value);
     return true;

@@ -162,7 +162,10 @@ class RequestReader {
     if (!has_data || read) return status;
     if (object.reset().error() != simdjson::SUCCESS) return reader_.Malformed(field);
     return reader_.ReadFields(field, object, [&](absl::string_view key, od::value value) {
-      return key == "data" ? ReadData(field.Named(".data"), value, tensor) : absl::OkStatus();
+      if (key != "data") return absl::OkStatus();
+      const JsonField data = field.Named(".data");
+      // A tensor without a shape is refused for that, in its turn.
+      return keys.Came("shape") ? ReadData(data, value, tensor) : reader_.Drop(data, value);
     });
   }
 
@@ -186,15 +189,11 @@ class RequestReader {
     const absl::StatusOr<Shape> shape = Shape::Create(tensor.shape);
     if (type == nullptr || !shape.ok()) return reader_.Drop(field, value);
     if (JsonToken(value) != "[") return reader_.Refuse(field, JsonToken(value), "an array");
-    // A number takes a byte, and one more for what follows it.
-    const std::int64_t elements = shape->elements();
+    // A number takes a byte, and one more for what follows it. So there are no more than this, and
+    // a text with too few for its shape, which is refused below, takes no memory for it.
     const auto most = static_cast<std::int64_t>(reader_.BytesFrom(value) / 2);
-    if (elements > most) {
-      return absl::InvalidArgumentError(absl::StrCat(field.ToString(), ": at most ", most,
-                                                     " elements, wanted ", elements,
-                                                     ", as its shape says"));
-    }
-    const auto bytes = elements * static_cast<std::int64_t>(norm::SizeOf(type->dtype));
+    const auto bytes =
+        std::min(shape->elements(), most) * static_cast<std::int64_t>(norm::SizeOf(type->dtype));
     if (absl::Status taken = take_(bytes); !taken.ok()) return taken;
     tensor.owned = std::make_shared<std::string>(static_cast<std::size_t>(bytes), '\0');
     const MutableBytes memory(reinterpret_cast<std::byte*>(tensor.owned->data()),

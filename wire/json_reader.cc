@@ -2,6 +2,7 @@
 
 #include <new>
 
+#include "absl/strings/match.h"
 #include "base/printable.h"
 #include "wire/json_number.h"
 
@@ -42,11 +43,10 @@ JsonReader::JsonReader(absl::string_view text)
     : copy_(CopyOf(text)),
       text_(copy_.empty() ? text : absl::string_view(copy_.data(), text.size())) {}
 
-absl::Status JsonReader::Malformed(const JsonField& field) {
+absl::Status JsonReader::Malformed(const JsonField& field, const char* at) {
   const std::string name = field.ToString();
   std::string error = absl::StrCat("request: malformed JSON", name.empty() ? "" : " in ", name);
-  const char* at = nullptr;
-  if (document_.current_location().get(at) == simdjson::SUCCESS) {
+  if (at != nullptr || document_.current_location().get(at) == simdjson::SUCCESS) {
     absl::StrAppend(&error, " near byte ", at - text_.data());
   }
   return absl::InvalidArgumentError(error);
@@ -54,7 +54,9 @@ absl::Status JsonReader::Malformed(const JsonField& field) {
 
 absl::Status JsonReader::Refuse(const JsonField& field, absl::string_view token,
                                 absl::string_view wanted) {
-  if (token.empty()) return Malformed(field);
+  if (token.empty() || absl::StrContains(",:]}", token.substr(0, 1))) {
+    return Malformed(field, token.data());  // No value begins so.
+  }
   const std::string got = token.front() == '"'   ? "text"
                           : token.front() == '[' ? "an array"
                           : token.front() == '{' ? "an object"
@@ -81,8 +83,12 @@ absl::Status JsonReader::ReadText(OnField on_field) {
   const simdjson::error_code error =
       parser_.iterate(text_.data(), text_.size(), text_.size() + simdjson::SIMDJSON_PADDING)
           .get(document_);
+  const auto broken_at_end = [this] {
+    return Malformed({}, text_.data() + text_.find_last_not_of(" \t\r\n"));
+  };
   switch (error) {
     case simdjson::SUCCESS: break;
+    case simdjson::UNCLOSED_STRING: return broken_at_end();
     case simdjson::MEMALLOC: throw std::bad_alloc();
     case simdjson::EMPTY: return absl::InvalidArgumentError("request: empty, wanted a JSON object");
     case simdjson::UTF8_ERROR:
@@ -94,7 +100,7 @@ absl::Status JsonReader::ReadText(OnField on_field) {
     case simdjson::SUCCESS: break;
     case simdjson::INCORRECT_TYPE:
       return absl::InvalidArgumentError("request: not a JSON object, wanted one");
-    default: return Malformed({});
+    default: return broken_at_end();  // It does not end with its object.
   }
   if (absl::Status status = ReadFields({}, object, on_field); !status.ok()) return status;
   // What is beyond the object's end has a location.

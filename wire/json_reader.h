@@ -67,12 +67,13 @@ class JsonReader {
   // Any value: checks that it is JSON and drops it.
   absl::Status Drop(const JsonField& field, simdjson::ondemand::value value, int depth = 0);
 
-  // "<field>: <the token, or its kind>, wanted <wanted>"; without a token, Malformed.
+  // "<field>: <the token, or its kind>, wanted <wanted>"; Malformed for a token that begins no
+  // value.
   absl::Status Refuse(const JsonField& field, absl::string_view token, absl::string_view wanted);
   // What begins there, up to a comma or a closing bracket.
   absl::string_view TokenAt(const char* at) const;
-  // "request: malformed JSON in <field> near byte <n>"
-  absl::Status Malformed(const JsonField& field);
+  // "request: malformed JSON in <field> near byte <n>", that of `at`, or else where it reads.
+  absl::Status Malformed(const JsonField& field, const char* at = nullptr);
 
   // The bytes of the text from `value` to its end.
   std::size_t BytesFrom(simdjson::ondemand::value value) const;

@@ -94,7 +94,7 @@ class LevelReader {
  private:
   absl::Status ReadRows(od::value value, std::size_t level) {
     return reader_.ReadArray(field_, value, [&](od::value row) {
-      if (indexes_[level] == dims_[level]) return TooMany(level);
+      if (indexes_[level] == dims_[level] && JsonToken(row) != "]") return TooMany(level);
       absl::Status status = Read(row, level + 1);
       ++indexes_[level];
       return status;
@@ -109,7 +109,7 @@ class LevelReader {
     if (*at == ']') return absl::OkStatus();
     for (;; at = SkipSpace(at + 1)) {
       indexes_[level] = index;
-      if (index == wanted) return TooMany(level);
+      if (index == wanted && *at != ']') return TooMany(level);
       const JsonNumber number = ScanJsonNumber(at);
       const char* const end = SkipSpace(at + number.text.size());
       const bool is_number = !number.text.empty() && (*end == ',' || *end == ']');

@@ -1,6 +1,10 @@
 #include "wire/message_json.h"
 
+#include <cstdint>
+#include <limits>
 #include <map>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -117,6 +121,12 @@ Json JsonOf(const Message& message) {
   return json;
 }
 
+// By its name, or, as protobuf also takes it, by that in camel case; null if there is none.
+const FieldDescriptor* FieldOf(const Descriptor& type, const std::string& key) {
+  const FieldDescriptor* const field = type.FindFieldByName(key);
+  return field != nullptr ? field : type.FindFieldByCamelcaseName(key);
+}
+
 // Gives an entry of a map the form that protobuf reads; false for a value that fits no member.
 bool Unfold(const Descriptor& type, Json& value) {
   if (IsTextList(type)) {
@@ -135,6 +145,57 @@ bool Unfold(const Descriptor& type, Json& value) {
     return true;
   }
   return false;
+}
+
+// The value, or its kind, as an error tells it.
+std::string Shown(const Json& value) {
+  if (value.is_string()) return "text";
+  if (value.is_array()) return "an array";
+  return value.is_object() ? "an object" : Printable(value.dump(), 32);
+}
+
+template <typename Int>
+std::string AnInteger() {
+  return absl::StrCat("an integer from ", std::numeric_limits<Int>::min(), " to ",
+                      std::numeric_limits<Int>::max());
+}
+
+std::string WantedBy(const FieldDescriptor& field) {
+  if (field.is_map()) return "an object";
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32: return AnInteger<std::int32_t>();
+    case FieldDescriptor::CPPTYPE_INT64: return AnInteger<std::int64_t>();
+    case FieldDescriptor::CPPTYPE_UINT32: return AnInteger<std::uint32_t>();
+    case FieldDescriptor::CPPTYPE_UINT64: return AnInteger<std::uint64_t>();
+    case FieldDescriptor::CPPTYPE_BOOL: return "true or false";
+    default: break;
+  }
+  if (field.type() == FieldDescriptor::TYPE_BYTES) return "text in base64";
+  return field.is_repeated() ? "text, or an array of text" : "text";
+}
+
+bool Merge(const Json& json, Message& message) {
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  return google::protobuf::util::JsonStringToMessage(json.dump(), &message, options).ok();
+}
+
+// Why Merge does not take a value: itself, or, of a map, the entry that is wrong.
+absl::Status Refusal(const Message& message, const FieldDescriptor& field, const Json& value) {
+  const auto refuse = [](absl::string_view name, const Json& got, const FieldDescriptor& wanted) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": ", Shown(got), ", wanted ", WantedBy(wanted)));
+  };
+  if (!field.is_map() || !value.is_object()) return refuse(field.name(), value, field);
+  const Descriptor& mapped = *field.message_type()->map_value()->message_type();
+  const std::unique_ptr<Message> alone(message.New());
+  for (const auto& [name, entry] : value.items()) {
+    if (Merge(Json{{field.name(), Json{{name, entry}}}}, *alone)) continue;
+    const auto member = entry.begin();  // See Unfold.
+    return refuse(absl::StrCat(field.name(), "[\"", Printable(name, 32), "\"]"), *member,
+                  *mapped.FindFieldByName(member.key()));
+  }
+  return refuse(field.name(), value, field);
 }
 
 }  // namespace
@@ -161,26 +222,28 @@ absl::Status ReadMessageJson(absl::string_view text, Message& message, absl::str
   if (!field.empty()) json = Json{{std::string(field), std::move(json)}};
   const Descriptor& type = *message.GetDescriptor();
   for (auto& [key, value] : json.items()) {
-    const FieldDescriptor* known = type.FindFieldByName(key);
+    const FieldDescriptor* known = FieldOf(type, key);
     if (known == nullptr) continue;
     if (known->is_map() && value.is_object()) {
       const Descriptor* mapped = known->message_type()->map_value()->message_type();
       for (auto& [name, entry] : value.items()) {
         if (Unfold(*mapped, entry)) continue;
-        return absl::InvalidArgumentError(absl::StrCat("request: ", key, "[\"", Printable(name, 32),
-                                                       "\"]: ", entry.type_name(),
+        return absl::InvalidArgumentError(absl::StrCat(key, "[\"", Printable(name, 32),
+                                                       "\"]: ", Shown(entry),
                                                        ", wanted true, false, a number or text"));
       }
     } else if (known->type() == FieldDescriptor::TYPE_BYTES && value.is_object()) {
       value = value.value("b64", Json());
     }
   }
-  google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;
-  const auto status = google::protobuf::util::JsonStringToMessage(json.dump(), &message, options);
-  if (status.ok()) return absl::OkStatus();
-  const std::string why(status.message().data(), status.message().size());
-  return absl::InvalidArgumentError(absl::StrCat("request: ", Printable(why)));
+  if (Merge(json, message)) return absl::OkStatus();
+  for (const auto& [key, value] : json.items()) {
+    const FieldDescriptor* const known = FieldOf(type, key);
+    const std::unique_ptr<Message> alone(message.New());
+    if (known == nullptr || Merge(Json{{key, value}}, *alone)) continue;
+    return Refusal(*alone, *known, value);
+  }
+  return absl::InvalidArgumentError("request: malformed, wanted a JSON object");
 }
 
 }  // namespace normd

@@ -60,8 +60,8 @@ absl::Status ReadDimension(MessageReader& reader, ReceivedShape& shape) {
   absl::Status status = reader.ReadInt(".shape", dim);
   if (!status.ok()) return status;
   if (shape.size() == kMaxRank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shape: more than ", kMaxRank, " dimensions, wanted at most ", kMaxRank));
+    return absl::InvalidArgumentError(absl::StrCat(reader.Within(), ".shape: more than ", kMaxRank,
+                                                   " dimensions, wanted at most ", kMaxRank));
   }
   shape.push_back(dim);
   return absl::OkStatus();
@@ -74,11 +74,9 @@ v1::DataType ToProtocol(norm::DType dtype) {
 absl::StatusOr<norm::DType> FromProtocol(v1::DataType dtype) {
   const DataTypeNames* type = FindDataType(&DataTypeNames::protocol, static_cast<int>(dtype));
   if (type != nullptr) return type->dtype;
-  const std::string got = dtype == v1::DATA_TYPE_UNSPECIFIED
-                              ? "missing"
-                              : absl::StrCat(static_cast<int>(dtype), " is unknown");
+  if (dtype == v1::DATA_TYPE_UNSPECIFIED) return absl::InvalidArgumentError("dtype: missing");
   return absl::InvalidArgumentError(
-      absl::StrCat("dtype: ", got, ", wanted FLOAT32, FLOAT64, FLOAT16 or BFLOAT16"));
+      absl::StrCat("dtype: ", static_cast<int>(dtype), " is unknown"));
 }
 
 absl::Status ReadSharedPart(MessageReader& reader, absl::string_view field,

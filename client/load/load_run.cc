@@ -23,7 +23,6 @@ struct alignas(64) Worker {
   mutable Mutex mutex;
   Measurement measured ABSL_GUARDED_BY(mutex);
   client::SplitMix64 random ABSL_GUARDED_BY(mutex);
-  std::int64_t sent ABSL_GUARDED_BY(mutex) = 0;
 };
 
 // A request in flight. In a closed loop a caller reuses one; in an open loop each request has its
@@ -93,6 +92,7 @@ struct LoadRun::Impl {
   // them here.
   std::atomic<std::int64_t> leaving{0};
   std::atomic<std::int64_t> unsent{0};
+  std::atomic<std::int64_t> sent{0};  // Counted if responses are verified.
   // Set before the first request, and published to Snapshot by `started`.
   std::optional<StopRule> rule;
   std::atomic<bool> started{false};
@@ -190,7 +190,8 @@ Outgoing LoadRun::Impl::Prepare(Call& call) {
   Outgoing request;
   request.item = call.item;
   request.caller = call.caller;
-  request.verify = options.verify_every > 0 && call.worker->sent++ % options.verify_every == 0;
+  request.verify = options.verify_every > 0 &&
+                   sent.fetch_add(1, std::memory_order_relaxed) % options.verify_every == 0;
   if (options.cancel_share > 0 && call.worker->random.NextDouble() < options.cancel_share) {
     request.cancel_after = options.cancel_after;
   }

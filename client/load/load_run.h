@@ -25,7 +25,7 @@ struct LoadOptions {
   // send.
   int max_inflight = 16384;
   StopOptions stop;
-  std::int64_t verify_every = 0;  // Every n-th response of a worker is verified; 0: none.
+  std::int64_t verify_every = 0;  // One response in so many is verified; 0: none.
   double cancel_share =
       0;  // The share of requests that the client cancels, so long after the send.
   Duration cancel_after{0};

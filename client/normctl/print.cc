@@ -116,10 +116,13 @@ std::string DescribeOperation(const v1::ModelConfig& config) {
 void PrintModels(const v1::ListModelsResponse& models, std::ostream& out) {
   out << absl::StreamFormat("%-28s %8s  %-7s %s\n", "MODEL", "VERSION", "STATE", "");
   for (const v1::ModelInfo& model : models.models()) {
-    out << absl::StreamFormat(
-        "%-28s %8d  %-7s %s\n", model.name(), model.version(),
-        v1::ModelInfo::State_Name(model.state()),
-        model.state() == v1::ModelInfo::READY ? DescribeOperation(model.config()) : model.error());
+    std::string text;
+    if (model.state() == v1::ModelInfo::READY) {
+      text = DescribeOperation(model.config());
+      if (!model.error().empty()) text += "; not reloaded: ";
+    }
+    out << absl::StreamFormat("%-28s %8d  %-7s %s%s\n", model.name(), model.version(),
+                              v1::ModelInfo::State_Name(model.state()), text, model.error());
   }
 }
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -18,7 +19,7 @@ namespace normd::load {
 
 using Json = nlohmann::ordered_json;
 
-// An impossible value. For a missing field or a wrong type nlohmann throws its own.
+// A value that is missing, or impossible.
 struct BadValue {
   std::string what;
 };
@@ -36,8 +37,9 @@ struct Place {
   std::string name;  // With the fields around it: "options.mix.dtype".
 
   Place In(const std::string& field) const {
-    return {reads ? json.at(field) : json[field], reads, form,
-            absl::StrCat(name, name.empty() ? "" : ".", field)};
+    std::string inner = absl::StrCat(name, name.empty() ? "" : ".", field);
+    if (reads && !json.contains(field)) throw BadValue{inner + ": missing"};
+    return {reads ? json.at(field) : json[field], reads, form, std::move(inner)};
   }
   Place Element(std::size_t i) const { return {reads ? json.at(i) : json[i], reads, form, name}; }
   // The list of the JSON's elements, or the JSON for those of the list.
@@ -70,12 +72,21 @@ T ValueOr(absl::StatusOr<T> value, const Place& at) {
   throw BadValue{absl::StrCat(at.name, ": ", value.status().message())};
 }
 
+template <typename T>
+T Read(const Place& at) {
+  try {
+    return at.json.get<T>();
+  } catch (const Json::exception&) {
+    throw BadValue{absl::StrCat(at.name, ": unexpected ", at.json.type_name())};
+  }
+}
+
 // Numbers, text, truth and pairs.
 template <typename T>
 requires requires(const Json& json, T& value) { json.get_to(value); }
 void Exchange(const Place& at, T& value) {
   if (at.reads) {
-    at.json.get_to(value);
+    value = Read<T>(at);
   } else {
     at.json = value;
   }

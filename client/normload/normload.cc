@@ -23,7 +23,6 @@ namespace normd::load {
 namespace {
 
 absl::Status WriteFile(const std::string& path, const std::string& text) {
-  if (path.empty()) return absl::OkStatus();
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << text << std::flush;
   if (!file) return absl::UnavailableError(absl::StrCat(path, ": cannot write the report"));
@@ -42,17 +41,17 @@ absl::Status CheckWritable(const ReportFiles& files) {
 // Prints and writes the report, however the run ended; returns the exit code.
 int Tell(const Report& report, const ReportFiles& files, std::ostream& out, std::ostream& err) {
   out << TextReport(report);
-  std::vector<absl::Status> failures = {report.error};
-  if (!files.json.empty()) failures.push_back(WriteFile(files.json, JsonReport(report)));
-  if (!files.csv.empty()) failures.push_back(WriteFile(files.csv, CsvReport(report)));
-  if (!files.html.empty()) failures.push_back(WriteFile(files.html, HtmlReport(report)));
   int code = kExitOk;
-  for (const absl::Status& status : failures) {
-    if (status.ok()) continue;
-    code = kExitFailed;
+  const auto tell = [&](const absl::Status& status, int exit_code) {
+    if (status.ok()) return;
+    code = exit_code;
     err << "normload: " << absl::StatusCodeToString(status.code()) << ": " << status.message()
         << "\n";
-  }
+  };
+  tell(report.error, kExitFailed);
+  if (!files.json.empty()) tell(WriteFile(files.json, JsonReport(report)), kExitUsage);
+  if (!files.csv.empty()) tell(WriteFile(files.csv, CsvReport(report)), kExitUsage);
+  if (!files.html.empty()) tell(WriteFile(files.html, HtmlReport(report)), kExitUsage);
   return code;
 }
 

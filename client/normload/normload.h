@@ -13,7 +13,7 @@ namespace normd::load {
 
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;  // Unreachable server, a wrong response, or too many errors.
-inline constexpr int kExitUsage = 2;   // Nothing was sent.
+inline constexpr int kExitUsage = 2;   // Nothing was sent, or a report not written.
 
 // Runs one command line, without the program's name; blocks. The report goes to `out`; progress and
 // errors go to `err`, progress on one redrawn line if `terminal`.

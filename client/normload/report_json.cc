@@ -22,10 +22,10 @@ static void Exchange(const Place& at, Duration& value) {
   if (!at.reads) {
     at.json = exact ? Json(value.count()) : Json(static_cast<double>(value.count()) / unit);
   } else if (exact) {
-    value = Duration{at.json.get<std::int64_t>()};
+    value = Duration{Read<std::int64_t>(at)};
   } else {
     // Duration::max() means no time limit; a double cannot hold it.
-    const double ns = unit * at.json.get<double>();
+    const double ns = unit * Read<double>(at);
     value = ns < 9e18 ? Duration{std::llround(ns)} : Duration::max();
   }
 }
@@ -466,8 +466,11 @@ absl::StatusOr<Report> ParseJsonReport(absl::string_view text) {
     Report report;
     ExchangeReport({json, /*reads=*/true, Form::kBuckets, ""}, Form::kBuckets, report);
     return report;
-  } catch (const Json::exception& e) {
-    return absl::InvalidArgumentError(absl::StrCat("no report of normload: ", e.what()));
+  } catch (const Json::parse_error& e) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no report of normload: malformed JSON near byte ", e.byte));
+  } catch (const Json::exception&) {
+    return absl::InvalidArgumentError("no report of normload");
   } catch (const BadValue& e) {
     return absl::InvalidArgumentError(absl::StrCat("no report of normload: ", e.what));
   }

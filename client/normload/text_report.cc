@@ -82,7 +82,9 @@ std::string ServerStages(const Measurement& measured) {
     absl::StrAppendFormat(&text, "%s%s %.3f ms", i == 0 ? " " : ", ", kServerStageNames[i],
                           Milliseconds(measured.MeanStage(i)));
   }
-  absl::StrAppendFormat(&text, "\n  batches        %.2f requests on average, %d at most\n",
+  text += "\n";
+  if (measured.batches == 0) return text;  // Streams tell of no batch.
+  absl::StrAppendFormat(&text, "  batches        %.2f requests on average, %d at most\n",
                         measured.MeanBatchRequests(), measured.max_batch_requests);
   return text;
 }

@@ -3,12 +3,20 @@
 #include <chrono>
 
 #include "server/accept/client_status.h"
+#include "server/accept/method_rights.h"
 
 namespace normd {
 namespace {
 
 // The cost of sending a long response, on the front end's threads.
 constexpr Duration kSendingAByte = std::chrono::nanoseconds(1);
+
+// A server that drains still says that it is live and not ready.
+Needs NeedsOf(Method method) {
+  const bool is_probe = method == Method::kServerLive || method == Method::kServerReady ||
+                        method == Method::kModelReady;
+  return is_probe ? Needs::kRoom : Needs::kOpenServer;
+}
 
 }  // namespace
 
@@ -77,8 +85,8 @@ std::shared_ptr<ControlCall::LateEnd> ControlCall::EndLater() {
 }
 
 absl::Status ControlCall::Admit(std::int64_t request_bytes) {
-  auto lease = accept_.admission.Admit(request_bytes, accept_.metrics.ForNoModel(), Needs::kNothing,
-                                       call_context_.account());
+  auto lease = accept_.admission.Admit(request_bytes, accept_.metrics.ForNoModel(),
+                                       NeedsOf(method_), call_context_.account());
   if (!lease.ok()) return lease.status();
   lease_ = *std::move(lease);
   return absl::OkStatus();
@@ -86,7 +94,7 @@ absl::Status ControlCall::Admit(std::int64_t request_bytes) {
 
 absl::Status ControlCall::CheckModel(absl::string_view model) {
   call_context_.SetAskedModel(model);
-  if (right_ != Right::kDescribe) return absl::OkStatus();
+  if (RightOf(method_) != Right::kDescribe) return absl::OkStatus();
   return call_context_.AuthorizeModel(model);
 }
 

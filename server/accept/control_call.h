@@ -16,7 +16,6 @@
 #include "base/task_thread.h"
 #include "server/accept/call_context.h"
 #include "server/accept/environment.h"
-#include "server/accept/method_rights.h"
 #include "server/batching/admission.h"
 
 namespace normd {
@@ -63,7 +62,7 @@ class ControlCall {
   // All of them outlive the call.
   ControlCall(AcceptEnvironment& environment, ControlThreads& threads, CallContext& context,
               Method method)
-      : accept_(environment), threads_(threads), call_context_(context), right_(RightOf(method)) {}
+      : accept_(environment), threads_(threads), call_context_(context), method_(method) {}
   virtual ~ControlCall() = default;
   ControlCall(const ControlCall&) = delete;
   ControlCall& operator=(const ControlCall&) = delete;
@@ -108,7 +107,7 @@ class ControlCall {
   AcceptEnvironment& accept_;
   ControlThreads& threads_;
   CallContext& call_context_;
-  const Right right_;
+  const Method method_;
   Admission::Lease lease_;
   std::size_t response_bytes_ = 0;
   // The thread on which the body waits or has waited. Set before Leave may be called.

@@ -30,8 +30,10 @@ struct RegionReference {
 // One tensor of a request, as sent and unchecked.
 struct InputDescription {
   std::string name;  // May be empty if the model has one input.
-  // InvalidArgument in the protocol's own words ("dtype: 99, wanted ...") for an unknown type.
+  // InvalidArgument in the protocol's own words for an unknown type ("dtype: 99 is unknown").
   absl::StatusOr<norm::DType> dtype = norm::DType::kFloat32;
+  // The protocol's name of a type: the refusal of `dtype` then lists those that the model takes.
+  std::string (*name_of)(norm::DType) = nullptr;
   absl::InlinedVector<std::int64_t, 6> shape;
   InputMemory data;  // `data_bytes` in all.
   std::int64_t data_bytes = 0;

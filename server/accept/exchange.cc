@@ -19,7 +19,7 @@ absl::Status Exchange::Hold(std::int64_t bytes) {
   }
   if (!held_.active()) {
     absl::StatusOr<Admission::Lease> lease =
-        admission.Admit(0, call_.metrics(), Needs::kNothing, call_.account());
+        admission.Admit(0, call_.metrics(), Needs::kOpenServer, call_.account());
     if (!lease.ok()) return lease.status();
     held_ = *std::move(lease);
   }

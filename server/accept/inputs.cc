@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/printable.h"
 #include "operations/match_inputs.h"
+#include "wire/data_type.h"
 
 namespace normd {
 namespace {
@@ -20,8 +24,27 @@ absl::Status For(absl::Span<const TensorSignature> wanted, std::size_t k,
                       absl::StrCat("input \"", wanted[k].name, "\": ", status.message()));
 }
 
-absl::StatusOr<TensorType> TypeOf(const InputDescription& tensor) {
-  if (!tensor.dtype.ok()) return tensor.dtype.status();
+// The types that the model takes for an input: "FP32, FP16 or BF16".
+std::string WantedTypes(const Model& model, const TensorSignature& wanted,
+                        std::string (*name_of)(norm::DType)) {
+  std::vector<std::string> names;
+  for (const DataTypeNames& type : kDataTypes) {
+    const bool takes =
+        wanted.dtype.has_value() ? type.dtype == *wanted.dtype : model.TakesDType(type.dtype);
+    if (takes) names.push_back(name_of(type.dtype));
+  }
+  const std::string last = names.back();
+  names.pop_back();
+  return names.empty() ? last : absl::StrCat(absl::StrJoin(names, ", "), " or ", last);
+}
+
+absl::StatusOr<TensorType> TypeOf(const Model& model, const TensorSignature& wanted,
+                                  const InputDescription& tensor) {
+  if (!tensor.dtype.ok()) {
+    if (tensor.name_of == nullptr) return tensor.dtype.status();
+    return absl::InvalidArgumentError(absl::StrCat(tensor.dtype.status().message(), ", wanted ",
+                                                   WantedTypes(model, wanted, tensor.name_of)));
+  }
   absl::StatusOr<Shape> shape = Shape::Create(tensor.shape);
   if (!shape.ok()) return shape.status();
   return TensorType{*tensor.dtype, *std::move(shape)};
@@ -75,7 +98,7 @@ absl::Status CheckInputs(const Model& model, absl::Span<const InputDescription> 
   absl::Status matched = MatchInputs(wanted, tensors.size(), name, checked.places);
   if (!matched.ok()) return matched;
   for (std::size_t k = 0; k < wanted.size(); ++k) {
-    absl::StatusOr<TensorType> type = TypeOf(tensors[checked.places[k]]);
+    absl::StatusOr<TensorType> type = TypeOf(model, wanted[k], tensors[checked.places[k]]);
     if (!type.ok()) return For(wanted, k, type.status());
     checked.types.push_back(*std::move(type));
   }
@@ -88,10 +111,11 @@ absl::Status CheckInputs(const Model& model, absl::Span<const InputDescription> 
 }
 
 absl::Status CheckSize(const HostBytes& bytes, std::int64_t max_bytes) {
-  const std::int64_t larger = std::max(bytes.inputs, bytes.outputs);
-  if (larger <= max_bytes) return absl::OkStatus();
+  if (std::max(bytes.inputs, bytes.outputs) <= max_bytes) return absl::OkStatus();
+  const bool of_inputs = bytes.inputs > max_bytes;
   return absl::InvalidArgumentError(
-      absl::StrCat("data: ", larger, " bytes, wanted at most ", max_bytes, " in one request"));
+      absl::StrCat(of_inputs ? "inputs: " : "outputs: ", of_inputs ? bytes.inputs : bytes.outputs,
+                   " bytes, wanted at most ", max_bytes, " in one request"));
 }
 
 absl::Status CheckData(const Model& model, absl::Span<const InputDescription> tensors,

@@ -109,11 +109,16 @@ absl::StatusOr<Admission::Lease> Admission::AdmitStream(std::int64_t chunk_bytes
   return lease;
 }
 
+absl::Status Admission::CheckOpen(ModelMetrics& model) const {
+  if (!closed_.load(std::memory_order_relaxed)) return absl::OkStatus();
+  model.RecordRejection(Rejection::kDraining);
+  return absl::UnavailableError("the server is shutting down");
+}
+
 absl::StatusOr<Admission::Lease> Admission::Enter(Needs needs, const CallAccount& account,
                                                   ModelMetrics& model) {
-  if (closed_.load(std::memory_order_relaxed)) {
-    model.RecordRejection(Rejection::kDraining);
-    return absl::UnavailableError("the server is shutting down");
+  if (needs != Needs::kRoom) {
+    if (absl::Status status = CheckOpen(model); !status.ok()) return status;
   }
   if (needs == Needs::kLane && !ready()) {
     model.RecordRejection(Rejection::kNotReady);

@@ -23,8 +23,9 @@ namespace normd {
 enum class HolderKind { kConnection, kPeer };  // A call's identity, if it has one, is its peer.
 inline constexpr std::size_t kHolderKindCount = 2;
 
-// Whether a request needs a lane.
-enum class Needs { kLane, kNothing };
+// What a request needs to be admitted: a working lane, a server that is open (see Close), or only
+// room, as one that asks for the server's health.
+enum class Needs { kLane, kOpenServer, kRoom };
 
 struct AdmissionLimits {
   std::int64_t max_inflight_bytes = std::int64_t{1} << 30;  // Inputs plus outputs.
@@ -109,7 +110,8 @@ class Admission {
   Admission(AdmissionLimits limits, Metrics& metrics);
 
   // ResourceExhausted, naming the budget, the requested and the free amount, when it does not fit
-  // or the caller has its share; Unavailable after Close, or when it needs a lane while not ready.
+  // or the caller has its share; Unavailable after Close if it needs more than room, or when it
+  // needs a lane while not ready.
   // Counts the refusal with `model`. InvalidArgument for a request larger than the whole budget, or
   // than an identity's limit: no retry helps. A holder with nothing inside may exceed its share
   // with one request if an eighth of the budget stays free or nobody else is inside. An identity's
@@ -135,8 +137,10 @@ class Admission {
   void StopAwaiting(Lease& lease);
   void EndOverdraft(Lease& lease);
 
-  // Refuses everything from now on.
+  // Refuses everything from now on that needs more than room.
   void Close() { closed_.store(true, std::memory_order_relaxed); }
+  // Unavailable after Close; counts the refusal with `model`.
+  absl::Status CheckOpen(ModelMetrics& model) const;
   // Not ready: no lane works any more.
   void SetReady(bool ready) { ready_.store(ready, std::memory_order_relaxed); }
   bool ready() const { return ready_.load(std::memory_order_relaxed); }

@@ -11,11 +11,6 @@ bool IsFull(std::int64_t rows, std::int64_t bytes, const BatchLimits& limits) {
   return rows >= limits.max_rows || bytes >= limits.max_bytes;
 }
 
-TimePoint EndOfDelay(TimePoint oldest, const BatchLimits& limits) {
-  const Duration left = kNever - std::max(oldest, TimePoint{});
-  return limits.max_queue_delay < left ? oldest + limits.max_queue_delay : kNever;
-}
-
 // The cost of a request without bytes, in KiB of others.
 constexpr std::int64_t kRequestKib = 4;
 
@@ -33,6 +28,12 @@ TimePoint DueAt(Priority priority, TimePoint admitted, Duration aging) {
   return admitted + static_cast<int>(priority) * aging;
 }
 
+TimePoint HeldUntil(const WaitingRequest& request, const BatchLimits& limits) {
+  const Duration patience = request.expires - std::max(request.admitted, TimePoint{});
+  const Duration most = request.expires == kNever ? patience : patience - patience / 4;
+  return request.admitted + std::min(limits.max_queue_delay, most);
+}
+
 BatchDecision DecideBatch(absl::Span<const WaitingRequest> waiting, const BatchLimits& limits,
                           TimePoint now, bool closing) {
   if (waiting.empty()) return {};
@@ -40,7 +41,7 @@ BatchDecision DecideBatch(absl::Span<const WaitingRequest> waiting, const BatchL
   std::int64_t bytes = 0;
   std::size_t take = 0;
   bool full = false;
-  TimePoint oldest = kNever;
+  TimePoint held_until = kNever;
   for (const WaitingRequest& request : waiting) {
     // Differences, because a sum could overflow: what is taken so far is below both limits.
     const bool fits =
@@ -50,17 +51,16 @@ BatchDecision DecideBatch(absl::Span<const WaitingRequest> waiting, const BatchL
       break;
     }
     ++take;
-    oldest = std::min(oldest, request.admitted);
+    held_until = std::min(held_until, HeldUntil(request, limits));
     rows += request.rows;
     bytes += request.bytes;
     full = IsFull(rows, bytes, limits);
     if (full) break;
   }
   if (full || closing) return {take, kNever};
-  // It is not full, so the prefix is the whole line, and its oldest is the line's.
-  const TimePoint ready_at = EndOfDelay(oldest, limits);
-  if (ready_at <= now) return {take, kNever};
-  return {0, ready_at};
+  // It is not full, so the prefix is the whole line.
+  if (held_until <= now) return {take, kNever};
+  return {0, held_until};
 }
 
 TimePoint ReadyAt(const QueueTotals& totals, const BatchLimits& limits, bool closing) {
@@ -69,7 +69,7 @@ TimePoint ReadyAt(const QueueTotals& totals, const BatchLimits& limits, bool clo
   // exactly when the sum over the whole queue reaches a limit.
   if (closing || IsFull(totals.rows, totals.bytes, limits)) return kAtOnce;
   if (limits.max_queue_delay <= Duration::zero()) return kAtOnce;
-  return EndOfDelay(totals.oldest, limits);
+  return totals.held_until;
 }
 
 bool RunsInline(const WaitingRequest& request, std::int64_t waiting_requests,

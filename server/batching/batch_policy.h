@@ -25,9 +25,9 @@ namespace normd {
 struct BatchLimits {
   std::int64_t max_rows = std::int64_t{1} << 20;
   std::int64_t max_bytes = std::int64_t{64} << 20;
-  // The longest time that a free lane leaves the oldest request waiting for others. 0: it takes
-  // what is there. Raise it only if measurements show that larger batches pay: it is added to the
-  // latency of a lightly loaded server.
+  // The longest time that a free lane leaves the oldest request waiting for others; see HeldUntil.
+  // 0: it takes what is there. Raise it only if measurements show that larger batches pay: it is
+  // added to the latency of a lightly loaded server.
   Duration max_queue_delay{0};
 };
 
@@ -36,12 +36,17 @@ struct WaitingRequest {
   std::int64_t bytes = 0;
   TimePoint admitted{};
   Priority priority = Priority::kNormal;
+  TimePoint expires = kNever;  // See WaitsUntil.
 };
 
 // A line's requests leave in the order of this time, and of arrival where it is the same. One level
 // less costs `aging`: a request overtakes those of the next lower level that came less than that
 // before it, so each waits for a bounded time behind higher ones, whatever their number.
 TimePoint DueAt(Priority priority, TimePoint admitted, Duration aging);
+
+// The time until which a free lane leaves the request waiting for others: max_queue_delay, or three
+// quarters of the time that the request may wait, if that is less.
+TimePoint HeldUntil(const WaitingRequest& request, const BatchLimits& limits);
 
 struct BatchDecision {
   // The number of requests to take from the front now; 0: none yet.
@@ -51,17 +56,17 @@ struct BatchDecision {
 };
 
 // `waiting`: one line in the order of DueAt. Takes the longest prefix within the limits as soon as
-// the prefix is full (the next request would not fit, or a limit is reached) or the oldest has
-// waited for max_queue_delay, or when `closing` (no more will come).
+// the prefix is full (the next request would not fit, or a limit is reached) or one of it is no
+// longer to be held, by HeldUntil, or when `closing` (no more will come).
 BatchDecision DecideBatch(absl::Span<const WaitingRequest> waiting, const BatchLimits& limits,
                           TimePoint now, bool closing);
 
-// A whole line in short. The oldest request's arrival means nothing when `requests` is 0.
+// A whole line in short.
 struct QueueTotals {
   std::int64_t requests = 0;
   std::int64_t rows = 0;
   std::int64_t bytes = 0;
-  TimePoint oldest{};
+  TimePoint held_until = kNever;  // The earliest HeldUntil of its requests.
 };
 
 inline constexpr TimePoint kAtOnce = TimePoint::min();

@@ -56,7 +56,8 @@ BatchLimits LimitsOf(const v1::BatchingConfig& config, BatchLimits limits) {
 }
 
 WaitingRequest FactsOf(const Request& request, TimePoint admitted) {
-  return {request.geometry.rows, request.geometry.LargerBytes(), admitted, request.priority};
+  return {request.geometry.rows, request.geometry.LargerBytes(), admitted, request.priority,
+          WaitsUntil(request)};
 }
 
 // The longest wait, if lanes then have it for `computation`; Duration::max(): no limit.
@@ -68,7 +69,8 @@ Duration PatienceOf(const Request& request, TimePoint now, Duration computation)
 
 }  // namespace
 
-WaitingSet::Waiting::Waiting() : id_node(NewNode<ById>()), deadline_node(NewNode<Deadlines>()) {}
+WaitingSet::Waiting::Waiting()
+    : id_node(NewNode<ById>()), deadline_node(NewNode<Deadlines>()), hold_node(NewNode<Holds>()) {}
 
 WaitingSet::Group::Group()
     : lane_time(std::make_shared<LaneTime>()),
@@ -143,13 +145,16 @@ WaitingSet::Added WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint n
   waiting->due = DueAt(request->priority, now, options_.priority_aging);
   waiting->sequence = next_sequence_++;
   waiting->line = &line;
-  waiting->expires = WaitsUntil(*request);
-  if (waiting->expires != kNever) {
-    waiting->deadline_node.value() = {waiting->expires, request->id};
+  if (waiting->facts.expires != kNever) {
+    waiting->deadline_node.value() = {waiting->facts.expires, request->id};
     deadlines_.insert(std::move(waiting->deadline_node));
   }
+  if (group.limits.max_queue_delay > Duration::zero()) {
+    waiting->hold_node.value() = {HeldUntil(waiting->facts, group.limits), waiting->sequence};
+    line.holds.insert(std::move(waiting->hold_node));
+  }
   ++group.requests;
-  if (line.totals.requests++ == 0) line.totals.oldest = now;
+  ++line.totals.requests;
   line.totals.rows += waiting->facts.rows;
   line.totals.bytes += waiting->facts.bytes;
   group.cost[static_cast<std::size_t>(request->priority)] += Cost(waiting->facts);
@@ -157,7 +162,7 @@ WaitingSet::Added WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint n
   group.holders.Add(*waiting, request->holder, request->may_be_dropped, spare_holders_);
   request->accepted = true;
   waiting->request = std::move(request);
-  // A line that may already go stays in place: its oldest is the same.
+  // A line that may already go stays in place: another request does not hold it back.
   if (line.place != Line::kReady) Place(line);
   if (gives_way != nullptr) added.dropped = Remove(gives_way->request->id, now);
   return added;
@@ -379,8 +384,12 @@ std::unique_ptr<Request> WaitingSet::Extract(Waitings::iterator waiting, TimePoi
   line.group->holders.Remove(*waiting, waiting->request->holder, spare_holders_);
   std::unique_ptr<Request> request = std::move(waiting->request);
   waiting->id_node = by_id_.extract(request->id);
-  if (waiting->expires != kNever) {
-    waiting->deadline_node = deadlines_.extract({waiting->expires, request->id});
+  if (waiting->facts.expires != kNever) {
+    waiting->deadline_node = deadlines_.extract({waiting->facts.expires, request->id});
+  }
+  if (!line.holds.empty()) {
+    waiting->hold_node =
+        line.holds.extract({HeldUntil(waiting->facts, line.group->limits), waiting->sequence});
   }
   --line.group->requests;
   --line.totals.requests;
@@ -388,11 +397,6 @@ std::unique_ptr<Request> WaitingSet::Extract(Waitings::iterator waiting, TimePoi
   line.totals.bytes -= waiting->facts.bytes;
   line.group->cost[static_cast<std::size_t>(request->priority)] -= Cost(waiting->facts);
   spare_.splice(spare_.begin(), line.levels[static_cast<std::size_t>(request->priority)], waiting);
-  line.totals.oldest = kNever;
-  for (const Waitings& level : line.levels) {
-    if (level.empty()) continue;
-    line.totals.oldest = std::min(line.totals.oldest, level.front().facts.admitted);
-  }
   request->stages[Stage::kQueue] += now - request->admitted;
   request->model->metrics().AddQueued(-1);
   return request;
@@ -413,6 +417,7 @@ WaitingSet::Line* WaitingSet::FirstReadyLine(Group& group) {
 
 void WaitingSet::Place(Line& line) {
   Displace(line);
+  line.totals.held_until = line.holds.empty() ? kNever : line.holds.begin()->first;
   const TimePoint ready_at = ReadyAt(line.totals, line.group->limits, closing_);
   if (line.totals.requests == 0) {
     line.place = Line::kAbsent;

@@ -89,6 +89,7 @@ class WaitingSet {
   using Deadlines = std::set<std::pair<TimePoint, std::uint64_t>>;  // With the request's id.
   using Turns = std::set<std::pair<Turn, Group*>>;
   using Delays = std::set<std::pair<TimePoint, Line*>>;
+  using Holds = std::set<std::pair<TimePoint, std::uint64_t>>;  // With the request's sequence.
 
   struct Waiting : HolderCounts::Entry {
     Waiting();
@@ -97,10 +98,10 @@ class WaitingSet {
     TimePoint due{};
     std::uint64_t sequence = 0;
     Line* line = nullptr;
-    TimePoint expires{};
     std::unique_ptr<Batch> batch;  // For TakeBatch, if this is then at the front.
     ById::node_type id_node;
     Deadlines::node_type deadline_node;
+    Holds::node_type hold_node;
   };
 
   struct Line {
@@ -108,6 +109,7 @@ class WaitingSet {
     norm::DType dtype = norm::DType::kFloat32;
     std::array<Waitings, kPriorityCount> levels;  // Each in order of arrival.
     QueueTotals totals;
+    Holds holds;  // By HeldUntil; empty without a queue delay.
     enum { kAbsent, kReady, kDelayed } place = kAbsent;
     Delays::node_type delay_node;  // While it is not delayed.
     TimePoint delayed_until{};

@@ -48,13 +48,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const char* const> args)
     } else if (++i < args.size()) {
       value = args[i];
     } else {
-      return absl::InvalidArgumentError(absl::StrCat("--", name, ": no value"));
+      return FlagSet::Invalid(name, absl::StrCat("no value, wanted ", FlagSet::Wanted(*flag)));
     }
-    std::string error;
-    if (!flag->parse(value, &error)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", name, ": \"", value, "\" cannot be read; ", flag->help));
-    }
+    if (absl::Status status = FlagSet::Read(*flag, value); !status.ok()) return status;
   }
   absl::Status status = Validate(line.config);
   if (!status.ok()) return status;

@@ -139,7 +139,7 @@ void AddFirst(FlagSet& flags, ServerConfig& c) {
             "Identities and their roles (docs/security.md), read again when it changes; without "
             "it, everybody may infer and observe.");
   flags.AddBytes("max_request_bytes", &c.max_request_bytes, 256 * kMiB,
-                 "Largest tensor of one request; streams take larger ones.",
+                 "Bytes of one request's inputs, and of its outputs; streams take more.",
                  From(1, kMaxMessageBytes));
   flags.Add("drain_timeout", &c.drain_timeout, absl::Seconds(30), "DURATION",
             "Time for accepted requests to finish after SIGTERM and lame_duck, such as 30s.",
@@ -318,7 +318,8 @@ void AddBatching(FlagSet& flags, ServerConfig& c) {
                  "Input bytes of one batch; 0: 256 KiB for the CPU, 2 MiB for CUDA.",
                  From(0, kTiB));
   flags.Add("max_queue_delay", &c.max_queue_delay, absl::ZeroDuration(), "DURATION",
-            "Time that a free lane leaves the oldest request waiting for others, such as 200us.",
+            "Time that a free lane leaves the oldest request waiting for others, such as 200us; "
+            "at most three quarters of the time that a request may wait.",
             UpTo(absl::Minutes(1)));
   flags.Add("max_queue_requests", &c.max_queue_requests, 1024, "N",
             "Requests that wait for one model version.", From(1));

@@ -67,14 +67,14 @@ InferContents ContentsFor(norm::DType dtype) {
   }
 }
 
-absl::StatusOr<norm::DType> TypeOf(const ReceivedInferTensor& tensor) {
+absl::StatusOr<norm::DType> TypeOf(const ReceivedInferTensor& tensor, InputDescription& input) {
   const DataTypeNames* type = FindDataType(&DataTypeNames::inference, tensor.datatype);
   if (type == nullptr) {
+    input.name_of = [](norm::DType dtype) { return std::string(NamesOf(dtype).inference); };
     const std::string got = tensor.datatype.empty()
                                 ? "missing"
                                 : absl::StrCat("\"", Printable(tensor.datatype, kMaxShown), "\"");
-    return absl::InvalidArgumentError(
-        absl::StrCat("datatype: ", got, ", wanted ", ListDataTypes(&DataTypeNames::inference)));
+    return absl::InvalidArgumentError(absl::StrCat("datatype: ", got));
   }
   const InferContents contents = ContentsFor(type->dtype);
   if (tensor.contents == InferContents::kNone || tensor.contents == contents) return type->dtype;
@@ -146,7 +146,7 @@ absl::Status TakeInputs(InferRequestView& view, RequestDescription& request) {
     InputDescription& input = request.inputs.emplace_back();
     absl::Status status = TakeReference("inputs", i, tensor.shared_memory, input.region);
     if (!status.ok()) return status;
-    input.dtype = TypeOf(tensor);
+    input.dtype = TypeOf(tensor, input);
     input.name = std::move(tensor.name);
     input.shape = std::move(tensor.shape);
     input.data.views = std::move(tensor.data);

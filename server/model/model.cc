@@ -49,6 +49,13 @@ std::shared_ptr<const Model> Model::WithConfig(const Model& model, v1::ModelConf
   return made;
 }
 
+bool Model::TakesDType(norm::DType dtype) const {
+  const auto& listed = config_.dtypes();
+  const bool in_list =
+      listed.empty() || std::find(listed.begin(), listed.end(), ToProtocol(dtype)) != listed.end();
+  return in_list && operation_->TakesDType(dtype);
+}
+
 absl::StatusOr<Geometry> Model::Check(absl::Span<const TensorType> inputs) const {
   const norm::DType dtype = inputs.front().dtype;
   const v1::DataType type = ToProtocol(dtype);
@@ -57,15 +64,11 @@ absl::StatusOr<Geometry> Model::Check(absl::Span<const TensorType> inputs) const
                                                    "dtype: ", v1::DataType_Name(type), ", wanted ",
                                                    wanted));
   };
-  const auto& accepted = config_.dtypes();
-  if (!accepted.empty() && std::find(accepted.begin(), accepted.end(), type) == accepted.end()) {
-    const auto name = [](std::string* out, int value) {
-      out->append(v1::DataType_Name(static_cast<v1::DataType>(value)));
-    };
-    return wrong(absl::StrJoin(accepted, " or ", name));
-  }
-  if (!operation_->TakesDType(dtype)) return wrong(operation_->DTypesText());
-  return operation_->Check(inputs);
+  if (TakesDType(dtype)) return operation_->Check(inputs);
+  if (config_.dtypes().empty()) return wrong(operation_->DTypesText());
+  return wrong(absl::StrJoin(config_.dtypes(), " or ", [](std::string* out, int value) {
+    out->append(v1::DataType_Name(static_cast<v1::DataType>(value)));
+  }));
 }
 
 }  // namespace normd

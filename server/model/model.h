@@ -80,6 +80,8 @@ class Model {
     return operation_->CheckOptions(asked, name_);
   }
 
+  // Whether the first input may have this type, by the config and the operation.
+  bool TakesDType(norm::DType dtype) const;
   // Checks a request's tensors, one for each of inputs(), against the model: the types of its
   // config and its operation, then as Operation::Check.
   absl::StatusOr<Geometry> Check(absl::Span<const TensorType> inputs) const;

@@ -223,7 +223,7 @@ class ConnectionOver final : public RestConnection,
 
   // The head is complete.
   void Begin() {
-    const absl::Status status = MakeCall();
+    absl::Status status = MakeCall();
     const std::uint64_t most =
         call_ != nullptr ? static_cast<std::uint64_t>(call_->max_body_bytes()) : kMostDiscarded;
     reader_->Limit(most);
@@ -232,7 +232,9 @@ class ConnectionOver final : public RestConnection,
     if (head_.content_length.value_or(0) > most) return TooLarge(*head_.content_length);
     if (call_ != nullptr && head_.has_body() && parts_.draining.load(std::memory_order_relaxed)) {
       // A stop does not wait for a body that has not come.
-      return EndUnread(absl::UnavailableError("the server is stopping, retry elsewhere"));
+      const AcceptEnvironment& accept = parts_.environment.accept;
+      if (status.ok()) status = accept.admission.CheckOpen(accept.metrics.ForNoModel());
+      if (!status.ok()) return EndUnread(status);
     }
     if (!head_.has_body()) return HaveBody();
     if (head_.expects_continue && buffer_.size() == 0) {

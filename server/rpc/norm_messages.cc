@@ -44,6 +44,7 @@ RequestDescription Describe(NormalizeRequestView&& view) {
     InputDescription& input = request.inputs.emplace_back();
     input.name = std::move(tensor.name);
     input.dtype = FromProtocol(tensor.dtype);
+    input.name_of = [](norm::DType dtype) { return v1::DataType_Name(ToProtocol(dtype)); };
     input.shape = std::move(tensor.shape);
     input.data.views = std::move(tensor.data);
     input.data_bytes = tensor.data_bytes;

@@ -53,10 +53,13 @@ TEST(InferJsonRequestTest, RefusesAnotherNesting) {
   const std::pair<absl::string_view, absl::string_view> cases[] = {
       {"[1,2,3]", "inputs[0].data: 3 elements, wanted 4, as its shape says"},
       {"[1,2,3,4,5]", "inputs[0].data: more than 4 elements, wanted 4, as its shape says"},
-      {"[]", "inputs[0].data: at most 2 elements, wanted 4, as its shape says"},
+      {"[]", "inputs[0].data: 0 elements, wanted 4, as its shape says"},
       {"[     ]", "inputs[0].data: 0 elements, wanted 4, as its shape says"},
       {"[[1,2]]", "inputs[0].data: 1 elements, wanted 2, as its shape says"},
       {"[[1,2],[3,4],[5,6]]", "inputs[0].data: more than 2 elements, wanted 2, as its shape says"},
+      {"[[]]", "inputs[0].data[0]: 0 elements, wanted 2, as its shape says"},
+      {"[1,2,3,4,]", "request: malformed JSON in inputs[0].data[4] near byte 71"},
+      {"[[1,2],[3,4],]", "request: malformed JSON in inputs[0].data[2] near byte 75"},
       {"[[1,2],[3]]", "inputs[0].data[1]: 1 elements, wanted 2, as its shape says"},
       {"[[1,2],[3,4,5]]", "inputs[0].data[1]: more than 2 elements, wanted 2, as its shape says"},
       {"[[1,2],3,4]", "inputs[0].data[1]: 3, wanted an array"},
@@ -261,6 +264,16 @@ TEST(InferJsonRequestTest, NamesTheFieldThatItRefuses) {
   for (const auto& [text, error] : cases) EXPECT_EQ(ErrorOf(text), error) << text;
 }
 
+TEST(InferJsonRequestTest, SaysWhereATextIsBroken) {
+  const std::pair<absl::string_view, absl::string_view> cases[] = {
+      {R"({"inputs":[{"name":"x"}]}x)", "request: malformed JSON near byte 25"},
+      {R"({"inputs":[{"name":"x")", "request: malformed JSON near byte 21"},
+      {R"({"inputs":[{"name":"x)", "request: malformed JSON near byte 20"},
+      {R"({"inputs":[{"shape":[1,]}]})", "request: malformed JSON in inputs[0].shape near byte 23"},
+  };
+  for (const auto& [text, error] : cases) EXPECT_EQ(ErrorOf(text), error) << text;
+}
+
 TEST(InferJsonRequestTest, LimitsListsAndDepth) {
   const auto list = [](absl::string_view name, int count) {
     return absl::StrCat(
@@ -296,6 +309,14 @@ TEST(InferJsonRequestTest, DropsDataOfUnknownTypesAndImpossibleShapes) {
     EXPECT_EQ(*bytes, "");
     EXPECT_FALSE(BytesOf(type, shape, "[1,NaN]").ok());
   }
+}
+
+TEST(InferJsonRequestTest, DropsDataWithoutAShape) {
+  const Decoded decoded = Decode(R"({"inputs":[{"datatype":"FP32","data":[1,2]}]})");
+  ASSERT_TRUE(decoded.request.ok()) << decoded.request.status();
+  EXPECT_TRUE(decoded.request->view.inputs[0].shape.empty());
+  EXPECT_THAT(ErrorOf(R"({"inputs":[{"datatype":"FP32","data":[1,NaN]}]})"),
+              "inputs[0].data: NaN, wanted a JSON value");
 }
 
 TEST(InferJsonRequestTest, AsksBeforeItTakesMemory) {

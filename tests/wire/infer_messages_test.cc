@@ -160,7 +160,7 @@ TEST(DecodeInferRequestTest, RefusesWhatIsOverACap) {
   EXPECT_EQ(Refusal(request), "inputs[0].datatype: 129 bytes, wanted at most 128");
   request = OneInput();
   for (int i = 0; i < 14; ++i) request.mutable_inputs(0)->add_shape(1);
-  EXPECT_THAT(Refusal(request), HasSubstr("shape: more than 16 dimensions"));
+  EXPECT_THAT(Refusal(request), HasSubstr("inputs[0].shape: more than 16 dimensions"));
   request = OneInput();
   (*request.mutable_parameters())[std::string(1025, 'p')].set_bool_param(true);
   EXPECT_EQ(Refusal(request), "parameters: 1025 bytes, wanted at most 1024");

@@ -133,27 +133,46 @@ TEST(MessageJsonTest, ReadsSettings) {
   ExpectRead(R"({"log_info":false,"log_verbose_level":2,"log_file":"f"})", log, "settings");
 }
 
+template <typename Message>
+void ExpectRefused(absl::string_view text, absl::string_view error, absl::string_view field = "") {
+  Message message;
+  EXPECT_EQ(ReadMessageJson(text, message, field), absl::InvalidArgumentError(error)) << text;
+}
+
 TEST(MessageJsonTest, RefusesWhatDoesNotFit) {
-  inference::SystemSharedMemoryRegisterRequest region;
+  using Region = inference::SystemSharedMemoryRegisterRequest;
   for (const absl::string_view text :
-       {"", "[]", "1", "null", "{", "{}}", "{\"key\":1}", "{\"offset\":-1}", "{\"offset\":1.5}",
-        "{\"offset\":18446744073709551616}", "{\"offset\":\"x\"}", "{\"offset\":true}",
-        "{\"key\":\"\xff\"}", "{\"key\":[\"a\"]}", "{\"key\":NaN}"}) {
-    const absl::Status status = ReadMessageJson(text, region);
-    EXPECT_TRUE(absl::IsInvalidArgument(status)) << text;
-    EXPECT_THAT(std::string(status.message()), ::testing::StartsWith("request: "));
+       {"", "[]", "1", "null", "{", "{}}", "{\"key\":\"\xff\"}", "{\"key\":NaN}"}) {
+    ExpectRefused<Region>(text, "request: malformed, wanted a JSON object");
   }
-  inference::RepositoryModelLoadRequest load;
-  for (const absl::string_view text :
-       {R"({"parameters":[]})", R"({"parameters":{"a":[]}})", R"({"parameters":{"a":{"b":1}}})",
-        R"({"parameters":{"a":1.5}})", R"({"parameters":{"a":9223372036854775808}})"}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(ReadMessageJson(text, load))) << text;
+  ExpectRefused<Region>(R"({"offset":0,"key":1})", "key: 1, wanted text");
+  ExpectRefused<Region>(R"({"key":["a"]})", "key: an array, wanted text");
+  ExpectRefused<Region>(R"({"unknown":1,"byteSize":"x"})",
+                        "byte_size: text, wanted an integer from 0 to 18446744073709551615");
+  for (const absl::string_view offset : {"-1", "1.5", "18446744073709551616", "\"x\"", "true"}) {
+    Region message;
+    EXPECT_THAT(
+        std::string(ReadMessageJson(absl::StrCat("{\"offset\":", offset, "}"), message).message()),
+        ::testing::MatchesRegex("offset: .*, wanted an integer from 0 to 18446744073709551615"));
   }
-  inference::CudaSharedMemoryRegisterRequest device;
-  EXPECT_TRUE(absl::IsInvalidArgument(ReadMessageJson(R"({"raw_handle":{"b64":"*"}})", device)));
-  inference::LogSettingsRequest log;
-  EXPECT_TRUE(absl::IsInvalidArgument(
-      ReadMessageJson(R"({"log_verbose_level":4294967296})", log, "settings")));
+  ExpectRefused<inference::RepositoryIndexRequest>(R"({"ready":1})",
+                                                   "ready: 1, wanted true or false");
+  using Load = inference::RepositoryModelLoadRequest;
+  ExpectRefused<Load>(R"({"parameters":[]})", "parameters: an array, wanted an object");
+  ExpectRefused<Load>(R"({"parameters":{"a":[]}})",
+                      "parameters[\"a\"]: an array, wanted true, false, a number or text");
+  ExpectRefused<Load>(R"({"parameters":{"b":1,"a":1.5}})",
+                      "parameters[\"a\"]: 1.5, wanted an integer from -9223372036854775808 to "
+                      "9223372036854775807");
+  ExpectRefused<inference::CudaSharedMemoryRegisterRequest>(
+      R"({"raw_handle":{"b64":"*"}})", "raw_handle: text, wanted text in base64");
+  ExpectRefused<inference::LogSettingsRequest>(
+      R"({"log_verbose_level":4294967296})",
+      "settings[\"log_verbose_level\"]: 4294967296, wanted an integer from 0 to 4294967295",
+      "settings");
+  ExpectRefused<inference::TraceSettingRequest>(
+      R"({"trace_level":[{}]})",
+      "settings[\"trace_level\"]: an array, wanted text, or an array of text", "settings");
 }
 
 // What walks over values recurses: neither a deep text nor a deep unknown value may end the

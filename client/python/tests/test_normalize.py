@@ -282,6 +282,13 @@ def test_priorities_queue_timeout_and_precision_are_sent(client):
     assert error.value.field == "precision"
 
 
+def test_a_masked_array_without_a_masked_element_is_an_array(client):
+    x = np.arange(256, dtype="f4").reshape(1, 64, 2, 2)
+    y = client.normalize("instance_norm_64", np.ma.masked_greater(x, 256))
+    assert type(y) is np.ndarray
+    np.testing.assert_array_equal(y, client.normalize("instance_norm_64", x))
+
+
 def test_inputs_without_dense_elements_are_refused(client):
     good = np.ones((1, 64, 2, 2), "f4")
 

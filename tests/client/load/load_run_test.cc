@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -203,14 +204,20 @@ TEST_F(LoadRunTest, GivesUpOnAServerThatHasGone) {
   EXPECT_LE(result.measured.errors(), 11);
 }
 
-TEST_F(LoadRunTest, VerifiesEachNthRequest) {
-  LoadOptions options = Closed(1, Duration::max());
-  options.stop.requests = 100;
-  options.verify_every = 4;
-  Run(std::move(options));
-  int marked = 0;
-  for (const auto& sent : server_.sent()) marked += sent.request.verify ? 1 : 0;
-  EXPECT_EQ(marked, 25);
+TEST_F(LoadRunTest, VerifiesEachNthRequestWhateverItsWorker) {
+  const auto marked = [](const std::vector<SimulatedServer::Sent>& all) {
+    return std::count_if(all.begin(), all.end(),
+                         [](const auto& one) { return one.request.verify; });
+  };
+  LoadOptions closed = Closed(3, Duration::max());
+  closed.stop.requests = 100;
+  closed.verify_every = 4;
+  Run(std::move(closed));
+  EXPECT_EQ(marked(server_.sent()), 25);
+  LoadOptions open = Open(100, seconds(4));
+  open.verify_every = 100;
+  Run(std::move(open));
+  EXPECT_EQ(marked(server_.sent()), 25 + 4);
 }
 
 TEST_F(LoadRunTest, CancelledCallsAreAShareAndCountApart) {

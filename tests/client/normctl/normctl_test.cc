@@ -133,6 +133,22 @@ TEST_F(NormctlTest, TellsOfTheServer) {
   EXPECT_EQ(Json::parse(Call({"info", "--json"}).out)["lanes"], Json({"fake:0"}));
 }
 
+TEST(PrintModelsTest, AModelThatServesOnTellsWhyItWasNotReloaded) {
+  v1::ListModelsResponse models;
+  v1::ModelInfo& model = *models.add_models();
+  model.set_name("ln");
+  model.set_version(1);
+  model.set_state(v1::ModelInfo::READY);
+  model.mutable_config()->mutable_layer_norm()->add_normalized_shape(5);
+  std::ostringstream out;
+  PrintModels(models, out);
+  EXPECT_THAT(out.str(), HasSubstr("READY   layer_norm { normalized_shape: [5] }\n"));
+  model.set_error("weight: shape [5], wanted [6]");
+  PrintModels(models, out);
+  EXPECT_THAT(out.str(), HasSubstr("READY   layer_norm { normalized_shape: [5] }; not reloaded: "
+                                   "weight: shape [5], wanted [6]\n"));
+}
+
 TEST_F(NormctlTest, ListsAndDescribesModels) {
   Ran ran = Call({"models"});
   EXPECT_EQ(ran.code, kExitOk) << ran.err;

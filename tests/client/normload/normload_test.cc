@@ -313,6 +313,16 @@ TEST_F(NormloadTest, ReportsOfProcessesAreMerged) {
   EXPECT_THAT(out_, HasSubstr("processes      2"));
 }
 
+TEST_F(NormloadTest, AReportThatCannotBeWrittenEndsWithItsOwnCode) {
+  Run({"--model=norm", "--shape=1x4x5", "--requests=2"});
+  ASSERT_EQ(code_, kExitOk) << err_;
+  for (const char* flag : {"--json=/dev/full", "--csv=/nonexistent/x", "--html=/dev/full"}) {
+    RunPlainly({"merge", folder_.File("report.json"), flag});
+    EXPECT_EQ(code_, kExitUsage) << flag;
+    EXPECT_THAT(err_, HasSubstr("cannot write the report"));
+  }
+}
+
 TEST_F(NormloadTest, WhatCannotBeMergedIsNamed) {
   test::WriteFile(folder_.File("text"), "no report");
   for (const auto& [file, what] : std::vector<std::pair<std::string, std::string>>{

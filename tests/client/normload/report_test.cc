@@ -49,6 +49,7 @@ RunReport RunOf(double load, int ok) {
   m.sent_bytes = 1000;
   m.received_bytes = 900;
   m.stage_sum[4] = microseconds(10) * ok;
+  m.in_batches = ok;
   m.batches = ok / 2.0;
   m.max_batch_requests = 4;
   m.verified = 7;
@@ -80,6 +81,8 @@ Report StreamReport() {
   Report report = ReportOf({}, {RunOf(16, 100)});
   report.options.mix.resize(1);
   report.options.mix[0].stream_chunk_bytes = 4096;
+  report.runs[0].result.measured.batches = 0;
+  report.runs[0].result.measured.in_batches = 0;
   std::vector<ItemMeasurement>& items = report.runs[0].result.measured.items;
   items.resize(1);
   items[0].first_bytes.Record(milliseconds(3));
@@ -92,6 +95,7 @@ TEST(TextReportTest, TellsOfAStream) {
   const std::string text = TextReport(StreamReport());
   EXPECT_THAT(text, HasSubstr("stream=4KiB: 50 ok, 0 errors, 7.0 MB/s out, 6.0 MB/s back"));
   EXPECT_THAT(text, HasSubstr("first bytes         3.0"));
+  EXPECT_THAT(text, Not(HasSubstr("batches")));
 }
 
 TEST(NotesTest, WarnsOfNumbersThatSayLess) {
@@ -178,9 +182,9 @@ TEST(JsonReportTest, WhatIsNoneIsRefused) {
   const auto message = [](const std::string& text) {
     return std::string(ParseJsonReport(text).status().message());
   };
-  EXPECT_THAT(message(""), HasSubstr("no report of normload"));
-  EXPECT_THAT(message("[]"), HasSubstr("no report of normload"));
-  EXPECT_THAT(message("{}"), HasSubstr("schema"));
+  EXPECT_EQ(message("root:x:0"), "no report of normload: malformed JSON near byte 1");
+  EXPECT_EQ(message("[]"), "no report of normload: schema: missing");
+  EXPECT_EQ(message(R"({"schema":"normload"})"), "no report of normload: schema_version: missing");
   Json json = Json::parse(JsonReport(ReportOf({}, {RunOf(16, 10)})));
   const auto with = [&](const char* pointer, const Json& value) {
     Json changed = json;
@@ -193,7 +197,8 @@ TEST(JsonReportTest, WhatIsNoneIsRefused) {
   EXPECT_THAT(with("/options/sweep", "x"), HasSubstr("options.sweep"));
   EXPECT_THAT(with("/options/find_max", true), HasSubstr("options.slo"));
   EXPECT_THAT(with("/error", Json{{"code", "FINE"}, {"message", ""}}), HasSubstr("FINE"));
-  EXPECT_THAT(with("/result/elapsed_s", "long"), HasSubstr("no report of normload"));
+  EXPECT_EQ(with("/result/elapsed_s", "long"),
+            "no report of normload: result.elapsed_s: unexpected string");
 }
 
 TEST(MergeReportsTest, AddsWhatProcessesDidTogether) {
@@ -254,6 +259,7 @@ TEST(TextReportTest, TellsOfTheObjectiveAndOfEachEntry) {
   EXPECT_THAT(text, HasSubstr("a:1x4:float16:timeout=20ms: 50 ok, 0 errors"));
   EXPECT_THAT(text, HasSubstr("b:2x8:float32:priority=low:queue_timeout=1s: 50 ok, 2 errors"));
   EXPECT_THAT(text, HasSubstr("cancelled      4, as asked"));
+  EXPECT_THAT(text, HasSubstr("batches        2.00 requests on average, 4 at most"));
 }
 
 TEST(TextReportTest, ASweepIsATable) {

@@ -182,7 +182,7 @@ TEST_F(AdmissionTest, AConnectionsCallsAreBoundedByWhatIsInsideAndNeedsALane) {
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("--max_connection_calls"));
   EXPECT_FALSE(admission.AdmitStream(1, model_, a).ok());
   EXPECT_EQ(model_.rejections(Rejection::kConnectionCalls), 2);
-  EXPECT_TRUE(admission.Admit(1, model_, Needs::kNothing, a).ok()) << "a control call";
+  EXPECT_TRUE(admission.Admit(1, model_, Needs::kOpenServer, a).ok()) << "a control call";
   const auto other = admission.Admit(1, model_, Needs::kLane, CallerOf("ipv4:a:2"));
   ASSERT_TRUE(other.ok());
   first = Admission::Lease();
@@ -207,7 +207,7 @@ TEST_F(AdmissionTest, TakesMoreForALeaseWithinTheBudgetsAndShares) {
       {.max_inflight_bytes = 100, .max_inflight_requests = 100, .max_connection_share = 0.5},
       metrics_);
   Caller* const a = CallerOf("ipv4:a:1");
-  auto lease = admission.Admit(0, model_, Needs::kNothing, a);
+  auto lease = admission.Admit(0, model_, Needs::kOpenServer, a);
   ASSERT_TRUE(lease.ok());
   EXPECT_TRUE(admission.TakeMore(*lease, 20, model_).ok());
   EXPECT_TRUE(admission.TakeMore(*lease, 30, model_).ok());
@@ -306,7 +306,9 @@ TEST_F(AdmissionTest, RefusesWhileNotReadyAndAfterClose) {
   EXPECT_TRUE(admission_.Admit(1, model_).ok());
   admission_.Close();
   EXPECT_TRUE(absl::IsUnavailable(admission_.Admit(1, model_).status()));
-  EXPECT_EQ(model_.rejections(Rejection::kDraining), 1);
+  EXPECT_TRUE(absl::IsUnavailable(admission_.Admit(1, model_, Needs::kOpenServer).status()));
+  EXPECT_EQ(model_.rejections(Rejection::kDraining), 2);
+  EXPECT_TRUE(admission_.Admit(1, model_, Needs::kRoom).ok());
 }
 
 TEST_F(AdmissionTest, NeverExceedsItsBudgetsUnderContentionAndLeaksNothing) {

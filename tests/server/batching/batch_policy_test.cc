@@ -23,6 +23,7 @@ struct Waits {
   std::int64_t bytes;
   int us = 0;
   Priority priority = Priority::kNormal;
+  TimePoint expires = kNever;
 };
 
 struct Case {
@@ -45,7 +46,7 @@ TEST_P(DecideBatchTest, Decides) {
   const Case& c = GetParam();
   std::vector<WaitingRequest> waiting;
   for (const Waits& one : c.waiting) {
-    waiting.push_back({one.rows, one.bytes, At(one.us), one.priority});
+    waiting.push_back({one.rows, one.bytes, At(one.us), one.priority, one.expires});
   }
   const BatchDecision decision = DecideBatch(waiting, c.limits, At(c.now_us), c.closing);
   EXPECT_EQ(decision.take, c.take);
@@ -76,6 +77,18 @@ const Case kCases[] = {
      At(50),
      20},
     {"DoesNotHoldBackWhileClosing", {{1, 10}}, Limits(4, 100, 50), 1, kNever, 0, true},
+    {"HoldsBackForThreeQuartersOfTheShortestWait",
+     {{1, 10, 0, Priority::kNormal, At(60)}, {1, 10, 8, Priority::kNormal, At(48)}},
+     Limits(4, 100, 50),
+     0,
+     At(38),
+     37},
+    {"GoesBeforeItWouldExpire",
+     {{1, 10, 0, Priority::kNormal, At(40)}},
+     {4, 100, Duration::max()},
+     1,
+     kNever,
+     30},
     {"HoldsBackForeverWithAnEndlessDelay", {{1, 10}}, {4, 100, Duration::max()}, 0, kNever, 1000},
 };
 
@@ -93,14 +106,16 @@ TEST(ReadyAtTest, AgreesWithDecideBatchOnRandomQueues) {
     std::vector<WaitingRequest> waiting;
     QueueTotals totals;
     for (int n = up_to(6); n > 0; --n) {
-      waiting.push_back({up_to(3), up_to(30), At(up_to(20))});
+      waiting.push_back({up_to(3), up_to(30), At(up_to(20)), Priority::kNormal,
+                         up_to(1) == 0 ? kNever : At(20 + up_to(20))});
       totals.rows += waiting.back().rows;
       totals.bytes += waiting.back().bytes;
     }
     totals.requests = static_cast<std::int64_t>(waiting.size());
-    totals.oldest = kNever;
-    for (const WaitingRequest& one : waiting) totals.oldest = std::min(totals.oldest, one.admitted);
     const BatchLimits limits = Limits(1 + up_to(8), 1 + up_to(80), up_to(2) * 20);
+    for (const WaitingRequest& one : waiting) {
+      totals.held_until = std::min(totals.held_until, HeldUntil(one, limits));
+    }
     const bool closing = up_to(4) == 0;
     const TimePoint now = At(20 + up_to(40));
 

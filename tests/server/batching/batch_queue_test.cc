@@ -122,6 +122,25 @@ TEST_F(BatchQueueTest, CancellingTheOldestMovesTheQueueDelayToTheNext) {
   EXPECT_THAT(Pull(), ElementsAre(b));
 }
 
+TEST_F(BatchQueueTest, TheQueueDelayEndsBeforeARequestHasWaitedForAsLongAsItMay) {
+  options_.limits.max_queue_delay = microseconds(100);
+  const auto patient = Push(model_).id();
+  RequestProbe& probe = Make(model_);
+  probe.request()->queue_timeout = microseconds(40);
+  ASSERT_TRUE(queue().Push(probe.request()).ok());
+  EXPECT_EQ(queue().TryTake().ask_again, In(30));
+  clock_.Advance(microseconds(10));
+  queue().Cancel(probe.id());
+  EXPECT_EQ(queue().TryTake().ask_again, In(90)) << "the one that was in a hurry is gone";
+  RequestProbe& by_deadline = Make(model_);
+  by_deadline.request()->deadline = In(80);
+  ASSERT_TRUE(queue().Push(by_deadline.request()).ok());
+  clock_.Advance(microseconds(59));
+  EXPECT_THAT(Pull(), ElementsAre());
+  clock_.Advance(microseconds(1));
+  EXPECT_THAT(Pull(), ElementsAre(patient, by_deadline.id()));
+}
+
 TEST_F(BatchQueueTest, AModelsConfigOverridesEachLimit) {
   options_.limits.max_rows = 1;
   options_.limits.max_bytes = 1;

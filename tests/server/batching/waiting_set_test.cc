@@ -37,7 +37,6 @@ struct Entry {
   std::uint64_t id;
   std::pair<const Model*, norm::DType> key;
   WaitingRequest facts;
-  TimePoint deadline;
 };
 
 // The contract, word for word, in linear time.
@@ -61,7 +60,7 @@ class SimpleSet {
   Ids RemoveExpired(TimePoint now) {
     std::vector<std::pair<TimePoint, std::uint64_t>> expired;
     for (const Entry& entry : entries_) {
-      if (entry.deadline <= now) expired.emplace_back(entry.deadline, entry.id);
+      if (entry.facts.expires <= now) expired.emplace_back(entry.facts.expires, entry.id);
     }
     std::sort(expired.begin(), expired.end());
     Ids ids;
@@ -111,7 +110,7 @@ class SimpleSet {
   }
   TimePoint NextDeadline() const {
     TimePoint next = kNever;
-    for (const Entry& entry : entries_) next = std::min(next, entry.deadline);
+    for (const Entry& entry : entries_) next = std::min(next, entry.facts.expires);
     return next;
   }
   const std::vector<Entry>& entries() const { return entries_; }
@@ -184,11 +183,10 @@ void WaitingSetTest::Push() {
   if (UpTo(2) == 0) request->queue_timeout = microseconds(1 + UpTo(30));
   request->priority = static_cast<Priority>(UpTo(2));
   request->admitted = clock_.Now();
-  simple_.Add(
-      {request->id,
-       {model.get(), dtype},
-       {request->geometry.rows, request->geometry.LargerBytes(), clock_.Now(), request->priority},
-       WaitsUntil(*request)});
+  simple_.Add({request->id,
+               {model.get(), dtype},
+               {request->geometry.rows, request->geometry.LargerBytes(), clock_.Now(),
+                request->priority, WaitsUntil(*request)}});
   EXPECT_TRUE(set_.Add(request, clock_.Now()).ok());
 }
 

@@ -58,9 +58,16 @@ TEST(ParseCommandLineTest, RefusesWhatItDoesNotKnow) {
 }
 
 TEST(ParseCommandLineTest, RefusesAValueThatCannotBeRead) {
-  EXPECT_THAT(ErrorOf({"--cpu_threads=two"}),
-              AllOf(HasSubstr("--cpu_threads: \"two\""), HasSubstr("cannot be read")));
-  EXPECT_THAT(ErrorOf({"--lame_duck=5"}), HasSubstr("--lame_duck: \"5\""));
+  for (const char* rows : {"two", "1e3", "", "99999999999999999999"}) {
+    EXPECT_EQ(ErrorOf({"--max_batch_rows", rows}),
+              absl::StrCat("--max_batch_rows: \"", rows, "\", wanted N, a whole number"));
+  }
+  EXPECT_EQ(ErrorOf({"--max_request_bytes=1.5MiB"}),
+            "--max_request_bytes: \"1.5MiB\", wanted BYTES, a whole number, alone or with a unit, "
+            "such as 64MiB or 1GB");
+  EXPECT_EQ(ErrorOf({"--insecure=maybe"}), "--insecure: \"maybe\", wanted true or false");
+  EXPECT_THAT(ErrorOf({"--lame_duck=5"}),
+              HasSubstr("--lame_duck: \"5\", wanted DURATION, a time with its unit"));
 }
 
 struct OutOfRange {

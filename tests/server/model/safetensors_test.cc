@@ -226,6 +226,8 @@ const HostileCase kHostileEntries[] = {
     {"NoShape", W(R"("dtype":"F32","data_offsets":[0,4])"), "shape missing"},
     {"NoOffsets", W(R"("dtype":"F32","shape":[1])"), "data_offsets missing"},
     {"UnknownField", W(R"("stride":[1])"), "unknown field \"stride\""},
+    {"UnknownFieldAtTheEnd", W(R"("dtype":"F32","shape":[1],"data_offsets":[0,4],"foo":1)"),
+     "tensor \"w\": unknown field \"foo\", wanted dtype, shape and data_offsets"},
     {"DtypeTwice", W(R"("dtype":"F32","dtype":"F32")"), "dtype twice"},
     {"ShapeTwice", W(R"("shape":[1],"shape":[1])"), "shape twice"},
     {"OffsetsTwice", W(R"("data_offsets":[0,4],"data_offsets":[0,4])"), "data_offsets twice"},

@@ -325,7 +325,7 @@ TEST(ProcessTest, RefusesAWrongCommandLineWithTwo) {
   for (const auto& [wrong, message] : std::vector<std::pair<std::string, std::string>>{
            {"--no_such_flag=1", "no such flag"},
            {"positional", "wanted only flags"},
-           {"--max_request_bytes=many", "cannot be read"},
+           {"--max_request_bytes=many", "wanted BYTES, a whole number"},
            {"--max_request_bytes=0", "wanted from 1"},
            {"--device=gpu", "--device: \"gpu\": wanted auto, cpu, cuda or cuda:0,1"},
            {"--policy_file=/nonexistent/p", "--policy_file: \"/nonexistent/p\": no such file"}}) {

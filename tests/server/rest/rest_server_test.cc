@@ -500,13 +500,23 @@ TEST(RestServerTest, AStopFinishesWhatItHasAndRefusesTheRest) {
   std::thread thread([&] { outcome = stop.Run(); });
   stop.Signal();
   EXPECT_EQ(half.Read().status, 0);
+  const auto get = [&](const char* path) { return RestClient(server.http_port()).Get(path); };
+  EXPECT_EQ(get("/v2/health/live").status, 200);
+  for (const char* path : {"/v2/health/ready", "/v2/models/layer_norm_1024/ready"}) {
+    const RestAnswer not_ready = get(path);
+    EXPECT_EQ(not_ready.status, 400) << path;
+    EXPECT_THAT(not_ready.body, HasSubstr("\"ready\":false"));
+  }
+  EXPECT_EQ(get("/v2").status, 503);
   // Its body never comes.
-  EXPECT_EQ(slow.Call("POST /v2/models/layer_norm_1024/infer HTTP/1.1\r\nHost: h\r\n"
-                      "Content-Length: 1000\r\n\r\n")
-                .status,
-            503);
+  const RestAnswer unread = slow.Call(
+      "POST /v2/models/layer_norm_1024/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n");
   RestAnswer late = idle.Call(GoodRequest());
-  EXPECT_EQ(late.status, 503) << late.body;
+  for (const RestAnswer& refused : {unread, late}) {
+    EXPECT_EQ(refused.status, 503);
+    EXPECT_EQ(ErrorOf(refused), "the server is shutting down");
+  }
+  EXPECT_EQ(server.MetricSum("normd_rejected_total{model=\"\",reason=\"draining\"}"), 3);
   EXPECT_EQ(late.headers.at("retry-after"), "1");
   EXPECT_EQ(late.headers.at("connection"), "close");
   server.gate().Open();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "inference/grpc_service.grpc.pb.h"
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
@@ -85,6 +86,35 @@ TEST(GracefulStopTest, FinishesAllThatWasAcceptedAndRefusesTheRest) {
   EXPECT_TRUE(in_lane.Wait().ok()) << in_lane.status.error_message();
   EXPECT_TRUE(in_queue.Wait().ok()) << in_queue.status.error_message();
   EXPECT_EQ(stopping.Join(), Outcome::kClean);
+}
+
+TEST(GracefulStopTest, SaysThatItIsLiveAndNotReadyWhileItDrains) {
+  Stopping stopping({.lame_duck = Duration(0), .drain_timeout = kLong});
+  StalledCall in_lane(stopping.server, SomeRequest());
+  stopping.stop.Signal();
+  stopping.WaitForRefusal();
+  const auto stub = inference::GRPCInferenceService::NewStub(stopping.server.NewChannel());
+  const auto ask = [&](auto method, const auto& request, auto& answer) {
+    grpc::ClientContext context;
+    return ((*stub).*method)(&context, request, &answer);
+  };
+  using Stub = inference::GRPCInferenceService::Stub;
+  inference::ServerLiveResponse live;
+  EXPECT_TRUE(ask(&Stub::ServerLive, inference::ServerLiveRequest(), live).ok());
+  EXPECT_TRUE(live.live());
+  inference::ServerReadyResponse ready;
+  EXPECT_TRUE(ask(&Stub::ServerReady, inference::ServerReadyRequest(), ready).ok());
+  EXPECT_FALSE(ready.ready());
+  inference::ModelReadyRequest wanted;
+  wanted.set_name("instance_norm_64");
+  inference::ModelReadyResponse model;
+  EXPECT_TRUE(ask(&Stub::ModelReady, wanted, model).ok());
+  EXPECT_FALSE(model.ready());
+  inference::ServerMetadataResponse metadata;
+  EXPECT_EQ(ask(&Stub::ServerMetadata, inference::ServerMetadataRequest(), metadata).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  stopping.server.gate().Open();
+  EXPECT_TRUE(in_lane.Wait().ok());
 }
 
 TEST(GracefulStopTest, FinishesAStreamThatWasAccepted) {

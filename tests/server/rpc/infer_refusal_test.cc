@@ -53,7 +53,7 @@ std::vector<Fault> DatatypeFaults() {
   std::vector<Fault> faults;
   for (const char* text : {"INT32", "INT16", "BYTES", "BOOL", "fp32", "FP32 ", "float32", "FP8"}) {
     faults.push_back({absl::StrCat("Datatype ", text),
-                      absl::StrCat("datatype: \"", text, "\", wanted FP32, FP64, FP16, BF16"),
+                      absl::StrCat("datatype: \"", text, "\", wanted FP32, FP64, FP16 or BF16"),
                       [text](InferRequest& r) { r.mutable_inputs(0)->set_datatype(text); }});
   }
   faults.push_back({"NoDatatype", "datatype: missing",
@@ -303,6 +303,45 @@ TEST_F(InferRefusalTest, WrongParametersOfRegions) {
   RefusesEach(RegionParameterFaults(), OneInput());
 }
 TEST_F(InferRefusalTest, ContentsOfTheWrongInput) { RefusesEach(TwoInputFaults(), TwoInputs()); }
+
+// An unknown type is answered with those that the model takes for the input.
+TEST_F(InferRefusalTest, TypesThatTheModelTakes) {
+  v1::ModelConfig config;
+  config.mutable_conditional_instance_norm()->set_channels(1);
+  config.mutable_conditional_instance_norm()->set_styles(1);
+  config.mutable_conditional_instance_norm()->set_by_index(true);
+  config.add_dtypes(v1::FLOAT16);
+  config.add_dtypes(v1::BFLOAT16);
+  client::Tensor weight = *client::Tensor::Allocate(norm::DType::kFloat32, *Shape::Create({1, 1}));
+  AddModel(server_, "styles", config, {{"weight", weight}});
+  InferRequest styles;
+  styles.set_model_name("styles");
+  for (const char* name : {"x", "style_index"}) {
+    auto& input = *styles.add_inputs();
+    input.set_name(name);
+    input.set_datatype(name[0] == 'x' ? "FP16" : "INT64");
+    input.add_shape(1);
+  }
+  const InferRequest linear = TwoInputs();
+  const auto refusal = [&](InferRequest request, int input, const char* datatype) {
+    request.mutable_inputs(input)->set_datatype(datatype);
+    return Infer(server_, request).error_message();
+  };
+  EXPECT_THAT(refusal(styles, 0, "INT32"),
+              HasSubstr("input \"x\": datatype: \"INT32\", wanted FP16 or BF16"));
+  EXPECT_THAT(refusal(styles, 1, "INT32"),
+              HasSubstr("input \"style_index\": datatype: \"INT32\", wanted INT64"));
+  EXPECT_THAT(refusal(linear, 1, ""),
+              HasSubstr("input \"y\": datatype: missing, wanted FP32, FP16 or BF16"));
+  v1::NormalizeRequest request;
+  request.set_model("styles");
+  request.add_inputs()->set_name("x");
+  request.add_inputs()->set_name("style_index");
+  request.mutable_inputs(0)->set_dtype(v1::FLOAT16);
+  for (v1::Tensor& input : *request.mutable_inputs()) input.add_shape(1);
+  EXPECT_THAT(Normalize(server_, request).error_message(),
+              HasSubstr("input \"style_index\": dtype: missing, wanted INT64"));
+}
 
 TEST_F(InferRefusalTest, AMessageThatIsNoneHasItsErrorInTheStream) {
   RawStream stream(server_.NewChannel(), "/inference.GRPCInferenceService/ModelStreamInfer",

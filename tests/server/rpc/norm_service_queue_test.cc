@@ -71,7 +71,16 @@ TEST(NormServiceRefusalTest, RefusesARequestOverTheByteLimitAndGoesOn) {
   EXPECT_TRUE(Normalize(server, MakeRequest("instance_norm_64", {1, 64, 64})).ok());
   const grpc::Status little = Normalize(server, MakeRequest("instance_norm_64", {1, 64, 65}));
   EXPECT_EQ(little.error_code(), kInvalid);
-  EXPECT_THAT(little.error_message(), HasSubstr("data: 16640 bytes, wanted at most 16384"));
+  EXPECT_THAT(little.error_message(), HasSubstr("inputs: 16640 bytes, wanted at most 16384"));
+  v1::ModelConfig wide;
+  wide.mutable_linear_norm()->set_in_features(1);
+  wide.mutable_linear_norm()->set_out_features(4096);
+  wide.mutable_linear_norm()->set_bias(false);
+  AddModel(server, "wide", wide,
+           {{"linear.weight",
+             *client::Tensor::Allocate(norm::DType::kFloat32, *Shape::Create({4096, 1}))}});
+  EXPECT_THAT(Normalize(server, MakeRequest("wide", {2, 1})).error_message(),
+              HasSubstr("outputs: 32768 bytes, wanted at most 16384"));
   EXPECT_TRUE(Normalize(server, MakeRequest("instance_norm_64", {1, 64, 64})).ok());
 }
 

@@ -99,7 +99,8 @@ std::vector<Fault> CommonFaults() {
        [](auto& r) {
          for (int i = 0; i < 500; ++i) r.add_inputs();
        }},
-      {"TooManyDimensions", Step::kDecode, "shape: more than 16 dimensions, wanted at most 16",
+      {"TooManyDimensions", Step::kDecode,
+       "inputs[0].shape: more than 16 dimensions, wanted at most 16",
        Shaped(0, std::vector<std::int64_t>(17, 1))},
       {"LongInputName", Step::kDecode, "inputs[0].name: 129 bytes, wanted at most 128",
        [](auto& r) { Input(r, 0).set_name(std::string(129, 'x')); }},

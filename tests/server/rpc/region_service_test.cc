@@ -352,7 +352,7 @@ TEST_F(BoundedRequestTest, SizesAreJudgedBeforeIndexesAreCopied) {
   add("style_index", v1::INT64, {2}, 16);
   const grpc::Status status = Normalize(request);
   EXPECT_EQ(status.error_code(), Code::INVALID_ARGUMENT);
-  EXPECT_THAT(status.error_message(), HasSubstr("data: 16912 bytes, wanted at most 16000"));
+  EXPECT_THAT(status.error_message(), HasSubstr("inputs: 16912 bytes, wanted at most 16000"));
 }
 
 class BudgetTest : public RegionFixture {

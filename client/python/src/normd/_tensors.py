@@ -144,8 +144,6 @@ def _as_array(value: object, where: str) -> Array:
         return value
     if np.ma.is_masked(value):
         raise InvalidArgumentError(f"{where}mask: has True, wanted no element masked: x.filled()")
-    if isinstance(value, np.ndarray):
-        return value
     try:
         if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
             return np.asarray(value)
