@@ -63,6 +63,21 @@ def wider_type(x: Tensor, *others: Tensor | None) -> torch.dtype | None:
     return wide
 
 
+def _check_apart(out: tuple[Tensor, ...]) -> None:
+    """ValueError if tensors begin at one place; the operators refuse further overlaps."""
+    begins = {each.data_ptr() for each in out if each.numel()}
+    if len(begins) < sum(each.numel() > 0 for each in out):
+        raise ValueError(
+            "normd.torch: residual_out: in the memory of out, wanted memory of its own"
+        )
+
+
+def _check_count(out: Any, count: int) -> None:
+    if not isinstance(out, tuple | list) or len(out) != count:
+        came = f"{len(out)} tensors" if isinstance(out, tuple | list) else type(out).__name__
+        raise ValueError(f"normd.torch: out: {came}, wanted a tuple of {count} tensors")
+
+
 def _rounded(
     x: Tensor, results: tuple[Tensor, ...], out: tuple[Tensor, ...] | None
 ) -> tuple[Tensor, ...]:
@@ -70,6 +85,7 @@ def _rounded(
     results = (results[0].to(x.dtype), *results[1:])
     if out is None:
         return results
+    _check_apart(out)
     for name, result, place in zip(_RESULTS, results, out, strict=False):
         if place.dtype != result.dtype or place.shape != result.shape:
             raise ValueError(
@@ -86,6 +102,8 @@ def two(
 ) -> tuple[Tensor, Tensor]:
     """The norm of x + residual, the first two arguments, and that sum; or `out` with them."""
     x, residual, *others = arguments
+    if out is not None:
+        _check_count(out, 2)
     if (wide := wider_type(x, residual)) is not None:
         results = operator.default(x.to(wide), residual.to(wide), *others)
         return _rounded(x, results, out)  # type: ignore[return-value]
@@ -102,6 +120,8 @@ def case(
     write_residual the sum."""
     x = arguments[0]
     count = 2 if options.get("write_residual") else 1
+    if out is not None:
+        _check_count(out, count)
     if (wide := wider_type(x, *map(options.get, _LIKE_X))) is not None:
         for name in _LIKE_X:
             if options.get(name) is not None:
