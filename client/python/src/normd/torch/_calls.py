@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from normd.torch import _library  # noqa: F401  It registers the operators.
-from normd.torch._checks import activation_code
+from normd.torch._checks import FLOATS, activation_code
 
 OPS = torch.ops.normd
 # Looked up once. Calls omit default arguments: each argument costs some 0.1 us.
@@ -23,7 +23,6 @@ FEATURES = (2, 0, 1, 1)
 # The arguments of `normalize` whose type has to be x's.
 _LIKE_X = ("residual", "gate", "other", "scale", "shift", "style", "style_weights")
 _RESULTS = ("out", "residual_out")
-_FLOATS = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 
 
 def activated(activation: str | None, slope: float) -> dict[str, Any]:
@@ -55,7 +54,7 @@ def wider_type(x: Tensor, *others: Tensor | None) -> torch.dtype | None:
     """The type that PyTorch promotes these to; None if all have x's, or one is of no type of ours,
     which the operator refuses by name."""
     types = {each.dtype for each in others if each is not None}
-    if types <= {x.dtype} or not types | {x.dtype} <= _FLOATS:
+    if types <= {x.dtype} or not types | {x.dtype} <= FLOATS:
         return None
     wide = x.dtype
     for each in types:

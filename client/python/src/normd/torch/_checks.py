@@ -15,6 +15,10 @@ from torch import Tensor
 ACTIVATIONS = {None: 0, "relu": 1, "leaky_relu": 2, "silu": 3, "gelu": 4, "gelu_tanh": 5}
 PRECISIONS = {"float32": 0, "tf32": 1, "bfloat16": 2, "float32_strict": 3}
 
+FLOATS = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
+# rms_norm's. The operator refuses other types.
+DEFAULT_EPS = {dtype: torch.finfo(dtype).eps for dtype in FLOATS}
+
 
 def activation_code(activation: str | None) -> int:
     """An activation's number; ValueError for an unknown one."""
@@ -25,16 +29,11 @@ def activation_code(activation: str | None) -> int:
         raise ValueError(f"activation: {activation!r}, wanted one of {wanted}") from None
 
 
-def sizes_of(shape: int | Sequence[int]) -> tuple[int, ...]:
+def sizes_of(shape: Any) -> tuple[int, ...]:
     """A shape, or one dimension's size, as a tuple. NumPy's integers pass too."""
-    if hasattr(shape, "__iter__"):
-        return tuple(shape)
-    return (shape if isinstance(shape, int) else operator.index(shape),)
-
-
-def default_eps(dtype: torch.dtype) -> float:
-    """rms_norm's; 0 for types that the operator refuses by name."""
-    return torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
+    if isinstance(shape, int):
+        return (shape,)
+    return tuple(shape) if hasattr(shape, "__iter__") else (operator.index(shape),)
 
 
 def axes_of(
@@ -79,7 +78,7 @@ def axes_apart(
 ) -> tuple[int, int, int]:
     """These dimensions of x as axes_of returns them. ValueError unless they ascend and x has that
     shape there."""
-    sizes, given = sizes_of(shape), list(map(operator.index, axes))
+    sizes, given = sizes_of(shape), [operator.index(axis) for axis in axes]
     axes = [axis + x.dim() if axis < 0 else axis for axis in given]
     ascending = all(a < b for a, b in itertools.pairwise(axes))
     if not axes or not ascending or axes[0] < 0 or axes[-1] >= x.dim():

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from normd.torch._calls import AXES, MEAN_VARIANCE, NORMALIZE, OPS, case_of_one, one
-from normd.torch._checks import activation_code, axes_apart, axes_of, default_eps, sizes_of
+from normd.torch._checks import DEFAULT_EPS, activation_code, axes_apart, axes_of, sizes_of
 
 _instance_norm = OPS.instance_norm.default
 _batch_norm = OPS.batch_norm.default
@@ -149,7 +149,7 @@ def rms_norm(
     eps None is torch.finfo(x.dtype).eps. Shapes as for layer_norm.
     """
     if eps is None:
-        eps = default_eps(x.dtype)
+        eps = DEFAULT_EPS.get(x.dtype, 0.0)
     first, axes, more = axes_of("rms_norm", x, normalized_shape, weight, None, axis)
     if out is None and activation is None and weight_offset == 0 and not more:
         return _rms_norm(x, first, axes, weight, eps)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling as compiling
 
 from normd.torch._calls import OPS, two, wider_type
-from normd.torch._checks import ACTIVATIONS, activation_code, axes_of, default_eps
+from normd.torch._checks import ACTIVATIONS, DEFAULT_EPS, activation_code, axes_of
 from normd.torch._decompositions import traced
 
 _instance_norm, _traced_instance_norm = OPS.instance_norm.default, traced("instance_norm")
@@ -109,13 +109,17 @@ class Activated(nn.Module):
 
 
 class Fused(nn.Identity):
-    """Replaces an activation that the norm before it now computes."""
+    """Replaces an activation that the norm before it computes, as long as that does."""
 
-    def __init__(self, activation: nn.Module, norm: str) -> None:
+    def __init__(self, activation: nn.Module, norm: nn.Module, name: str) -> None:
         super().__init__()
-        self._text = f"{activation}, computed by {norm!r}"
-        self.original = (activation,)  # A tuple, so that it is no child.
+        self._text = f"{activation}, computed by {name!r}"
+        self.original = (activation, norm)  # A tuple, so that they are no children.
         self.__dict__.update(LEAF)
+
+    def forward(self, input: Tensor) -> Tensor:
+        activation, norm = self.original
+        return input if getattr(norm, "_code", 0) else activation(input)
 
     def extra_repr(self) -> str:
         return self._text
@@ -215,7 +219,7 @@ class RMSNorm(Activated, nn.RMSNorm):
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
-        eps = default_eps(x.dtype) if self.eps is None else self.eps
+        eps = DEFAULT_EPS.get(x.dtype, 0.0) if self.eps is None else self.eps
         weight, offset = tensor_of(self, "weight"), self.weight_offset
         axis, axes, more = axes_of("RMSNorm", x, self.normalized_shape, weight, None, self.axis)
         norm = _traced_rms_norm if compiling() else _rms_norm
@@ -227,7 +231,7 @@ class RMSNorm(Activated, nn.RMSNorm):
         """(norm(v), v) of v = x + residual in one pass; types as in normd.torch.add_rms_norm."""
         weight, eps = tensor_of(self, "weight"), self.eps
         if eps is None:
-            eps = default_eps(wider_type(x, residual) or x.dtype)
+            eps = DEFAULT_EPS.get(wider_type(x, residual) or x.dtype, 0.0)
         axis, axes, more = axes_of("RMSNorm", x, self.normalized_shape, weight, None, self.axis)
         if more or compiling():
             total = x + residual
