@@ -347,7 +347,7 @@ void* PlaceOfRows(const Call& call, Results& results, std::int64_t spatial, cons
 // The results of rows without elements: PyTorch's mean of 0 and NaN, and the scale of zeros.
 void FillRowResults(const Call& call) {
   const auto fill = [](const Tensor& out, float value) {
-    if (!out) return;
+    if (!out || out.elements() == 0) return;
     TensorHandle handle = nullptr;
     CheckTorch(Torch().empty_strided(0, nullptr, nullptr, TorchDTypes().float32,
                                      Torch().device_type_cpu(), -1, &handle),
