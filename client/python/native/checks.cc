@@ -21,6 +21,12 @@ void Refuse(const char* name, const std::string& argument, const std::string& ca
                            ", wanted " + wanted);
 }
 
+void CheckCodes(const char* name, const Arguments& arguments) {
+  if (arguments.wrong_name() == nullptr) return;
+  Refuse(name, arguments.wrong_name(), "unknown value " + std::to_string(arguments.wrong_code()),
+         "a number of kernels/norm_c.h");
+}
+
 void CheckTensors(const char* name, std::span<const NamedTensor> tensors) {
   const NamedTensor& first = tensors.front();
   const bool has_gradients = Torch().grad_mode_is_enabled();

@@ -20,6 +20,9 @@ struct NamedTensor {
 [[noreturn]] void Refuse(const char* name, const std::string& argument, const std::string& came,
                          const std::string& wanted);
 
+// Refuses a number that Arguments::NextCode found wrong. Call it once all arguments are read.
+void CheckCodes(const char* name, const Arguments& arguments);
+
 // Refuses tensors on another device than the first one's. If gradients are enabled, refuses tensors
 // that require one.
 void CheckTensors(const char* name, std::span<const NamedTensor> tensors);

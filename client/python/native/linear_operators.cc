@@ -31,9 +31,9 @@ void ReadOptions(Arguments& arguments, norm_linear_spec& spec) {
   spec.eps = arguments.NextDouble();
   spec.add = arguments.NextBool();
   spec.multiply = arguments.NextBool();
-  spec.activation = static_cast<std::uint8_t>(arguments.NextInt());
+  spec.activation = arguments.NextCode("activation");
   spec.leaky_slope = static_cast<float>(arguments.NextDouble());
-  spec.precision = static_cast<std::uint8_t>(arguments.NextInt());
+  spec.precision = arguments.NextCode("precision");
 }
 
 bool IsCuda(const Tensor& tensor) { return tensor.device_type() == Torch().device_type_cuda(); }
@@ -124,8 +124,9 @@ void Prepare(StableIValue* stack, std::uint64_t, std::uint64_t) {
   Tensor weight = arguments.NextTensor();
   Tensor bias = arguments.NextOptional();
   norm_linear_spec spec = LinearSpec();
-  spec.dtype = static_cast<std::uint8_t>(arguments.NextInt());
+  spec.dtype = arguments.NextCode("dtype");
   ReadOptions(arguments, spec);
+  CheckCodes(kName, arguments);
   CheckTensors(kName, std::array<NamedTensor, 2>{{{"weight", &weight}, {"bias", &bias}}});
   if (weight.dims() != 2) {
     Refuse(kName, "weight.shape", weight.shape_text(), "[out_features, in_features]");
@@ -260,6 +261,7 @@ void LinearNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
   ReadOptions(arguments, call.spec);
   call.out_variant = results == 0;
   if (call.out_variant) call.out = arguments.NextTensor();
+  CheckCodes("linear_norm", arguments);
   Compute(call);
   if (!call.out_variant) stack[0] = call.out.release();
 }

@@ -27,6 +27,7 @@ class Stack {
       }
       call.out_variant = true;
     }
+    CheckCodes(call.name, arguments);
     Run(call);
     if (out_variant_) return;
     StableIValue* next = stack_;
@@ -73,7 +74,7 @@ void ReadAffine(Arguments& arguments, Call& call) {
 }
 
 void ReadActivation(Arguments& arguments, Call& call) {
-  call.spec.activation = static_cast<std::uint8_t>(arguments.NextInt());
+  call.spec.activation = arguments.NextCode("activation");
   call.spec.leaky_slope = arguments.NextDouble();
 }
 
@@ -155,7 +156,7 @@ void Normalize(Arguments& arguments, Call& call) {
   call.axis = arguments.NextInt();
   call.axes = arguments.NextInt();
   call.groups = arguments.NextInt();
-  call.spec.statistics = static_cast<std::uint8_t>(arguments.NextInt());
+  call.spec.statistics = arguments.NextCode("statistics");
   call.spec.eps = arguments.NextDouble();
   ReadAffine(arguments, call);
   for (Tensor* each : {&call.running_mean, &call.running_var, &call.input_bias, &call.residual,
@@ -163,15 +164,15 @@ void Normalize(Arguments& arguments, Call& call) {
                        &call.style_weights, &call.style_tensor}) {
     *each = arguments.NextOptional();
   }
-  call.spec.combine_input = static_cast<std::uint8_t>(arguments.NextInt());
-  call.spec.combine_output = static_cast<std::uint8_t>(arguments.NextInt());
+  call.spec.combine_input = arguments.NextCode("combine_input");
+  call.spec.combine_output = arguments.NextCode("combine_output");
   call.spec.weight_offset = arguments.NextDouble();
   call.spec.scale_offset = arguments.NextDouble();
   ReadActivation(arguments, call);
   call.spec.residual_out = arguments.NextBool();
   call.statistics_out = arguments.NextBool();
-  call.spec.quantization = static_cast<std::uint8_t>(arguments.NextInt());
-  call.spec.quantization_scale = static_cast<std::uint8_t>(arguments.NextInt());
+  call.spec.quantization = arguments.NextCode("quantization");
+  call.spec.quantization_scale = arguments.NextCode("quantization_scale");
   call.spec.output_scale = arguments.NextDouble();
   call.more_axes = arguments.NextInt();
   if (call.style_tensor) call.spec.style = NORM_STYLE_TENSOR;

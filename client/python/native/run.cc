@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 
 #include "client/python/native/backends.h"
 #include "client/python/native/dtypes.h"
@@ -137,8 +138,35 @@ void SetStyle(Call& call, const Order& order, norm_tensors& tensors) {
              "[" + Text(call.x.size(0)) + ", " + Text(call.x.size(1)) + ", *]");
     }
     tensors.style_spatial = style.Count(2, style.dims());
+    if (tensors.style_spatial == 0 && call.x.elements() > 0) {
+      Refuse(call.name, "style.shape", style.shape_text(), "at least one position");
+    }
     PutInOrder(call.style_tensor, order);
     tensors.style_tensor = call.style_tensor.data();
+  }
+}
+
+// Whether two tensors are known to share memory: they begin alike, or both are dense.
+bool ShareMemory(const Tensor& a, const Tensor& b) {
+  if (!a || !b || a.elements() == 0 || b.elements() == 0) return false;
+  const char* const a_begin = static_cast<const char*>(a.data());
+  const char* const b_begin = static_cast<const char*>(b.data());
+  if (a_begin == b_begin) return true;
+  return a.extent() == a.elements() && b.extent() == b.elements() &&
+         a_begin < b_begin + b.elements() * ElementBytes(b.dtype()) &&
+         b_begin < a_begin + a.elements() * ElementBytes(a.dtype());
+}
+
+// Refuses an out variant's tensors that share memory: one result would be lost.
+void CheckResultsApart(const Call& call) {
+  const auto tensors = call.tensors();
+  for (std::size_t i = Call::kInputs + 1; i < tensors.size(); ++i) {
+    for (std::size_t j = Call::kInputs; j < i; ++j) {
+      if (ShareMemory(*tensors[i].tensor, *tensors[j].tensor)) {
+        Refuse(call.name, tensors[i].name, std::string("in the memory of ") + tensors[j].name,
+               "memory of its own");
+      }
+    }
   }
 }
 
@@ -156,6 +184,10 @@ void CheckStyleBank(Call& call) {
   }
   call.spec.style = call.style_index ? NORM_STYLE_INDEX : NORM_STYLE_MIX;
   call.spec.styles = table.size(0);
+  if (call.weight && call.bias && !call.bias.SameShape(call.weight)) {
+    Refuse(call.name, "bias.shape", call.bias.shape_text(),
+           call.weight.shape_text() + " as weight");
+  }
 }
 
 std::int32_t OutputDType(const Call& call) {
@@ -312,6 +344,23 @@ void* PlaceOfRows(const Call& call, Results& results, std::int64_t spatial, cons
   return results.PlaceMoved(argument, out, sizes, dims, dtype, samples_dims, groups_dim);
 }
 
+// The results of rows without elements: PyTorch's mean of 0 and NaN, and the scale of zeros.
+void FillRowResults(const Call& call) {
+  const auto fill = [](const Tensor& out, float value) {
+    if (!out || out.elements() == 0) return;
+    TensorHandle handle = nullptr;
+    CheckTorch(Torch().empty_strided(0, nullptr, nullptr, TorchDTypes().float32,
+                                     Torch().device_type_cpu(), -1, &handle),
+               "empty_strided");
+    const Tensor element(handle);
+    *static_cast<float*>(element.data()) = value;
+    CheckTorch(Torch().copy(out.handle(), handle, 0), "copy_");
+  };
+  fill(call.mean, 0);
+  fill(call.rstd, std::numeric_limits<float>::quiet_NaN());
+  fill(call.scales, std::numeric_limits<float>::min());
+}
+
 void PlaceRowResults(Call& call, Results& results, norm_tensors& tensors) {
   const DTypes& dtypes = TorchDTypes();
   const std::int32_t dtype = call.x.dtype() == dtypes.float64 ? dtypes.float64 : dtypes.float32;
@@ -339,6 +388,7 @@ void PlaceRowResults(Call& call, Results& results, norm_tensors& tensors) {
 
 void Run(Call& call) {
   CheckTensors(call.name, call.tensors());
+  if (call.out_variant) CheckResultsApart(call);
   CheckX(call);
   const Geometry geometry = Divide(call);
   CheckStyleBank(call);
@@ -372,7 +422,7 @@ void Run(Call& call) {
         results.Place("residual_out", call.residual_out, x.sizes(), x.dims(), x.dtype(), order);
   }
   PlaceRowResults(call, results, tensors);
-  if (x.elements() == 0) return;
+  if (x.elements() == 0) return FillRowResults(call);
   Normalize(call.name, call.x, spec, params, tensors);
   results.Finish();
 }

@@ -72,6 +72,16 @@ bool Tensor::SameStrides(const Tensor& other) const {
   return true;
 }
 
+std::uint8_t Arguments::NextCode(const char* name) {
+  const std::int64_t code = NextInt();
+  const auto byte = static_cast<std::uint8_t>(code);
+  if (byte != code && wrong_name_ == nullptr) {
+    wrong_name_ = name;
+    wrong_code_ = code;
+  }
+  return byte;
+}
+
 Tensor Arguments::NextOptional() {
   const std::unique_ptr<StableIValue> value(reinterpret_cast<StableIValue*>(*next_++));
   return value ? Tensor(reinterpret_cast<TensorHandle>(*value)) : Tensor();

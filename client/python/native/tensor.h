@@ -94,8 +94,14 @@ class Arguments {
   Tensor NextTensor() { return Tensor(reinterpret_cast<TensorHandle>(*next_++)); }
   Tensor NextOptional();
   std::int64_t NextInt() { return Next<std::int64_t>(); }
+  // The number of an enumerator, which `name` stands for. See wrong_name().
+  std::uint8_t NextCode(const char* name);
   double NextDouble() { return Next<double>(); }
   bool NextBool() { return Next<bool>(); }
+
+  // The first of NextCode's numbers that no enumerator can have; its name is null if there is none.
+  const char* wrong_name() const { return wrong_name_; }
+  std::int64_t wrong_code() const { return wrong_code_; }
 
  private:
   template <typename T>
@@ -106,6 +112,8 @@ class Arguments {
   }
 
   const StableIValue* next_;
+  const char* wrong_name_ = nullptr;
+  std::int64_t wrong_code_ = 0;
 };
 
 }  // namespace normd::torch_ops

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.10")
@@ -31,6 +32,8 @@ def test_functions_refuse_bad_options():
             lambda: normd_torch.conditional_instance_norm(x, x, x, style_index=x, style_weights=x),
             "style_index, style_weights: both",
         ),
+        (lambda: normd_torch.layer_norm(x, 6, activation=["relu"]), "activation: ['relu'], wanted"),
+        (lambda: normd_torch.layer_norm(x, np.int64(5)), "x.shape: [4, 6], wanted [5]"),
         (lambda: normd_torch.quantized_rms_norm(x, 6, dtype=torch.uint8), "dtype: torch.uint8"),
         (lambda: normd_torch.quantized_rms_norm(x, 6, scale="column"), "scale: 'column'"),
     ):
@@ -115,6 +118,65 @@ def test_axes_count_from_the_end_too():
     assert torch.equal(apart(x), normd_torch.rms_norm(x, (6, 7), axis=(1, 3)))
     with pytest.raises(ValueError, match="from dimension -5 on"):
         normd_torch.layer_norm(x, 2, axis=-5)
+
+
+@pytest.mark.parametrize("other", [torch.float32, torch.float64], ids=str)
+def test_places_for_a_norm_and_a_sum_are_two_tensors(other):
+    """In a call of one type and in one that computes in copies."""
+    t, x, residual = normd_torch, torch.randn(3, 4, 6), torch.randn(3, 4, 6, dtype=other)
+    row, y, total = residual[:, 0], torch.empty_like(x), torch.empty_like(residual)
+    flat = torch.empty(2 * x.numel()) if other == torch.float32 else None
+    for call in (
+        lambda out: t.add_layer_norm(x, residual, 6, out=out),
+        lambda out: t.add_rms_norm(x, residual, 6, out=out),
+        lambda out: t.add_adaptive_layer_norm(x, residual, row, row, row, out=out),
+    ):
+        wanted = call(None)
+        for out, came in (
+            ((y,), "1 tensors"),
+            ((y, total, total), "3 tensors"),
+            (torch.empty(2, 3, 4, 6), "Tensor"),
+        ):
+            part = f"out: {came}, wanted a tuple of 2 tensors"
+            with pytest.raises(ValueError, match=part):
+                call(out)
+        shared = [(y, y.view_as(y)), (y, y.view(torch.int32).view(torch.float32))]
+        if flat is not None:
+            shared.append((flat[: x.numel()].view_as(x), flat[1 : x.numel() + 1].view_as(x)))
+        for out in shared:
+            with pytest.raises((RuntimeError, ValueError), match="residual_out: in the memory of"):
+                call(out)
+        assert all(map(torch.equal, call([y, total]), wanted))
+        negated = (y._neg_view(), total._neg_view())
+        assert all(map(torch.equal, call(negated), wanted))
+
+
+def test_sizes_and_dimensions_may_be_numpys():
+    x, two, six = torch.randn(4, 6, 3), np.int64(2), np.int64(6)
+    t = normd_torch
+    for ours, wanted in (
+        (t.layer_norm(x, np.int64(3)), t.layer_norm(x, 3)),
+        (t.layer_norm(x, six, axis=np.int64(1)), t.layer_norm(x, 6, axis=1)),
+        (
+            t.rms_norm(x, np.array([4, 3]), axis=np.array([0, 2])),
+            t.rms_norm(x, (4, 3), axis=(0, 2)),
+        ),
+        (t.gated_rms_norm(x[..., 0], x[..., 1], six), t.gated_rms_norm(x[..., 0], x[..., 1], 6)),
+        (t.lp_normalize(x, dim=two), functional.normalize(x, dim=2)),
+        (t.lp_normalize(x, dim=np.array([0, 2])), functional.normalize(x, dim=(0, 2))),
+        (t.LayerNorm(6, axis=np.int64(1))(x), t.layer_norm(x, 6, axis=1)),
+    ):
+        torch.testing.assert_close(ours, wanted)
+
+
+def test_a_number_is_normalized_as_pytorch_does():
+    for p in (1.0, 2.0, float("inf")):
+        for dim in (0, -1):
+            x = torch.tensor(-3.0)
+            wanted, out = functional.normalize(x, p, dim), torch.zeros(())
+            assert torch.equal(normd_torch.lp_normalize(x, p, dim), wanted)
+            assert normd_torch.lp_normalize(x, p, dim, out=out) is out
+            assert torch.equal(out, wanted)
 
 
 def test_functions_refuse_parameters_of_another_shape():

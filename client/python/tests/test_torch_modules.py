@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 import re
 
@@ -134,7 +135,7 @@ def test_layers_take_an_activation(activation):
 def test_layers_refuse_what_pytorchs_refuse():
     bad = [
         (normd_torch.LayerNorm(7), (2, 6), ValueError),
-        (normd_torch.InstanceNorm2d(6), (2, 5, 4, 4), ValueError),
+        (normd_torch.InstanceNorm2d(6, affine=True), (2, 5, 4, 4), ValueError),
         (normd_torch.InstanceNorm2d(6), (4, 4), ValueError),
         (normd_torch.BatchNorm2d(6).eval(), (2, 6, 4), ValueError),
         (normd_torch.GroupNorm(3, 6), (2, 8, 4), RuntimeError),
@@ -144,6 +145,29 @@ def test_layers_refuse_what_pytorchs_refuse():
     for layer, shape, error in bad:
         with pytest.raises(error), torch.no_grad():
             layer(torch.randn(shape))
+
+
+@pytest.mark.parametrize("kind", ["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"])
+@torch.no_grad()
+def test_instance_norm_without_parameters_takes_any_channels(kind):
+    shape = (2, 3, 4, 5, 6)[: int(kind[-2]) + 2]
+    for x in (torch.randn(shape), torch.randn(shape[1:])):
+        with pytest.warns(UserWarning, match="num_features"):
+            wanted = getattr(nn, kind)(64)(x)
+        torch.testing.assert_close(getattr(normd_torch, kind)(64)(x), wanted)
+
+
+@pytest.mark.parametrize(("layer", "arguments", "options", "shape"), LAYERS)
+@torch.no_grad()
+def test_layers_take_their_input_by_pytorchs_name(layer, arguments, options, shape):
+    theirs, x = randomized(layer(*arguments, **options)), torch.randn(shape)
+    name = next(iter(inspect.signature(theirs.forward).parameters))
+    wanted = theirs(**{name: x})
+    made = getattr(normd_torch, layer.__name__)(*arguments, **options).eval()
+    made.load_state_dict(theirs.state_dict())
+    torch.testing.assert_close(made(**{name: x}), wanted)
+    normd_torch.replace(theirs)
+    torch.testing.assert_close(theirs(**{name: x}), wanted)
 
 
 @pytest.mark.parametrize("fuse", [False, True])

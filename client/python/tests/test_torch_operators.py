@@ -219,6 +219,30 @@ def test_empty_tensors_give_empty_results(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_results_of_rows_without_elements_are_pytorchs(device):
+    o, tiny = torch.ops.normd, torch.finfo(torch.float32).tiny
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        for shape, dims in (((3, 0), 1), ((0,), 1), ((2, 3, 0, 4), 2), ((0, 3, 0), 1)):
+            x = torch.empty(shape, dtype=dtype, device=device)
+            first = x.dim() - dims
+            torch.full((1000,), 7.0, device=device)  # Its memory may be the results'.
+            _, mean, rstd = torch.native_layer_norm(x, shape[first:], None, None, 1e-5)
+            _, *ours = normd_torch.layer_norm_with_statistics(x, shape[first:])
+            for result, theirs in zip(ours, (mean, rstd), strict=True):
+                assert torch.equal(result.isnan(), theirs.isnan().reshape(shape[:first]))
+                assert torch.equal(result.nan_to_num(), torch.zeros_like(result))
+            written = [torch.full_like(each, 7) for each in ours]
+            o.normalize.out(
+                x, 1, first, dims, 1, 0, statistics_out=True,
+                out=x.clone(), mean=written[0], rstd=written[1],
+            )  # fmt: skip
+            assert all(map(torch.equal, (each.nan_to_num() for each in written),
+                           (each.nan_to_num() for each in ours)))  # fmt: skip
+            scales = normd_torch.quantized_layer_norm(x, shape[first:]).scales
+            assert torch.equal(scales, torch.full(shape[:first], tiny, device=device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_rows_bits_do_not_depend_on_its_batch(device):
     t = Maker(device, torch.float32)
     x, weight = t(64, 8, 16, 16), t(8)

@@ -6,6 +6,7 @@ The calls are made from the schemas, so that each tensor argument of each operat
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 
 import pytest
@@ -30,6 +31,14 @@ ARGUMENTS = [
     for overload in OVERLOADS
     for argument in overload._schema.arguments
     if "Tensor" in str(argument.type)
+]
+CODES = [
+    (overload, argument.name)
+    for overload in [*OVERLOADS, torch.ops.normd.linear_norm_prepare.default]
+    for argument in overload._schema.arguments
+    if argument.name.partition("_")[0]
+    in {"activation", "combine", "dtype", "precision", "quantization", "statistics"}
+    and str(argument.type) == "int"
 ]
 # Two functions stand for those that call `normalize`: one has one result, one has two.
 CALLED = [name for name in FIRST if name not in FUNCTIONS]
@@ -101,6 +110,16 @@ class TestDevices:
                 layer(torch.randn(4, 16))
         with pytest.raises(NotImplementedError, match="Meta"):
             normd_torch.LinearNorm(16, 16, device="meta")(torch.randn(4, 16))
+
+
+class TestCodes:
+    @pytest.mark.parametrize(("overload", "changed"), CODES, ids=name_of)
+    def test_numbers_of_nothing_are_refused(self, overload, changed):
+        for code in (-1, 256, 257, 2**32 + 1, -(2**63)):
+            with torch.no_grad(), pytest.raises(RuntimeError) as error:
+                call_with(overload, changed, code)()
+            part = f"{overload._schema.name}: {changed}: unknown value {code}, wanted a number of"
+            assert part in str(error.value)
 
 
 class TestGradients:
@@ -309,19 +328,27 @@ def out_calls():
 
 
 OUT_CALLS = list(out_calls())
+OF_OUT_CALLS = pytest.mark.parametrize(
+    ("operator", "arguments", "options"),
+    [each[1:] for each in OUT_CALLS],
+    ids=[each[0] for each in OUT_CALLS],
+)
+
+
+def named_results(operator, arguments, options):
+    with torch.no_grad():
+        results = operator.default(*arguments, **options)
+    results = (results,) if isinstance(results, torch.Tensor) else results
+    return dict(zip(("out", "residual_out", "mean", "rstd", "scales"), results, strict=False))
 
 
 class TestOut:
-    @pytest.mark.parametrize(("operator", "arguments", "options"), [c[1:] for c in OUT_CALLS],
-                             ids=[c[0] for c in OUT_CALLS])  # fmt: skip
+    @OF_OUT_CALLS
     @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
     def test_the_version_of_what_is_written_rises(self, operator, arguments, options, mode):
-        with torch.no_grad():
-            results = operator.default(*arguments, **options)
-        results = (results,) if isinstance(results, torch.Tensor) else results
-        names = ("out", "residual_out", "mean", "rstd", "scales")[: len(results)]
+        results = named_results(operator, arguments, options)
         for place in (torch.empty_like, lambda y: torch.empty(*y.shape, 2, dtype=y.dtype)[..., 0]):
-            written = {name: place(y) for name, y in zip(names, results, strict=True)}
+            written = {name: place(y) for name, y in results.items()}
             views = {name: y.view_as(y) for name, y in written.items()}
             before = {name: (y._version, views[name]._version) for name, y in written.items()}
             with mode():
@@ -332,6 +359,44 @@ class TestOut:
             assert [each._version for each in arguments if isinstance(each, torch.Tensor)] == [
                 0 for each in arguments if isinstance(each, torch.Tensor)
             ]
+
+    @OF_OUT_CALLS
+    @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+    def test_negated_views_are_written_to(self, operator, arguments, options, mode):
+        results = named_results(operator, arguments, options)
+        for changed in [(name,) for name in results] + [tuple(results)]:
+            written = {name: torch.empty_like(y) for name, y in results.items()}
+            for name in changed:
+                written[name] = written[name]._neg_view()
+            with mode():
+                operator.out(*arguments, **options, **written)
+            for name, y in written.items():
+                assert y.is_neg() == (name in changed)
+                assert torch.equal(y.float(), results[name].float()), name
+                assert y._version > 0, name
+
+    @OF_OUT_CALLS
+    def test_results_in_one_place_are_refused(self, operator, arguments, options):
+        results = {n: y for n, y in named_results(operator, arguments, options).items() if y.nbytes}
+        for first, second in itertools.combinations(results, 2):
+            size = results[first].nbytes
+            for begin, shared in (
+                (0, True),
+                ((size - 1) // 8 * 8, True),
+                (-(-size // 8) * 8, False),
+            ):
+                memory = torch.empty(begin + size + results[second].nbytes, dtype=torch.uint8)
+                written = {name: torch.empty_like(y) for name, y in results.items()}
+                for name, offset in ((first, 0), (second, begin)):
+                    like = results[name]
+                    part = memory[offset : offset + like.nbytes]
+                    written[name] = part.view(like.dtype).view(like.shape)
+                if shared:
+                    with pytest.raises(RuntimeError, match=f"{second}: in the memory of {first}, "):
+                        operator.out(*arguments, **options, **written)
+                else:
+                    operator.out(*arguments, **options, **written)
+                    assert all(torch.equal(y, results[name]) for name, y in written.items())
 
     @pytest.mark.parametrize("strided", [False, True])
     @pytest.mark.parametrize(
@@ -366,6 +431,8 @@ class TestOut:
             normd_torch.layer_norm(x, 16, out=out)
         with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
             normd_torch.layer_norm(x, 16, out=out)
+        with pytest.raises(RuntimeError, match="out: an inference tensor"):
+            normd_torch.layer_norm(x, 16, out=out._neg_view())
 
 
 def test_every_operator_has_a_case():

@@ -74,6 +74,25 @@ def no_grad():
             ["style_index.dtype", "int64"],
         ),
         (
+            lambda o, x, w: normd_torch.conditional_instance_norm(
+                x, w.new_ones(5, 6), w.new_ones(6, 5), style_index=torch.zeros(2).long()
+            ),
+            ["bias.shape: [6, 5], wanted [5, 6] as weight"],
+        ),
+        (
+            lambda o, x, w: normd_torch.conditional_instance_norm(
+                x, w.new_ones(2, 6), w.new_ones(12), style_weights=x.new_ones(2, 2)
+            ),
+            ["bias.shape: [12], wanted [2, 6] as weight"],
+        ),
+        (
+            lambda o, x, w: normd_torch.adaptive_instance_norm(x, x[..., :0]),
+            ["style.shape: [2, 6, 4, 0], wanted at least one position"],
+        ),
+        (lambda o, x, w: normd_torch.rms_norm(x.int(), 4), ["x.dtype: int32, wanted float32"]),
+        (lambda o, x, w: normd_torch.RMSNorm(4)(x.int()), ["x.dtype: int32, wanted float32"]),
+        (lambda o, x, w: normd_torch.RMSNorm(4).add(x.int(), x.int()), ["x.dtype: int32, wanted"]),
+        (
             lambda o, x, w: normd_torch.adaptive_instance_norm(x, x[:, :3]),
             ["style.shape", "[2, 6, *]"],
         ),

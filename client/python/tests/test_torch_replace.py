@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 
 import pytest
@@ -12,6 +13,8 @@ normd_torch = pytest.importorskip("normd.torch", exc_type=ImportError)
 
 from torch import nn
 from torch.nn import functional
+
+from normd.torch import _adapters
 
 
 class Weighted(nn.Module):
@@ -96,6 +99,60 @@ class EpsOutsideNorm(Weighted):
         return self.weight * x / (x.pow(2).mean(-1, keepdim=True).sqrt() + self.variance_epsilon)
 
 
+class OneGainNorm(Weighted):
+    """Its weight, of one element, is broadcast."""
+
+    def __init__(self):
+        super().__init__(1)
+
+    def forward(self, x):
+        return (
+            x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon) * self.weight
+        )
+
+
+class ThirdFromLastNorm(Weighted):
+    """Normalizes the channels of [N, C, H, W], and of [C, H, W]."""
+
+    def forward(self, x):
+        y = x - x.mean(-3, keepdim=True)
+        y = y / torch.sqrt(y.pow(2).mean(-3, keepdim=True) + self.variance_epsilon)
+        return self.weight[:, None, None] * y
+
+
+class DimensionNorm(nn.Module):
+    """RMSNorm of a dimension that is the last, or the channels, in tensors of one rank alone."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.eps = 1e-4
+        self.norm_eps = dim
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(self.norm_eps, keepdim=True) + self.eps)
+
+
+class VarianceNorm(Weighted):
+    """LayerNorm, or with `normalized_shape` 1 one whose variance is over n - 1."""
+
+    normalized_shape = 0
+
+    def forward(self, x):
+        y = x - x.mean(-1, keepdim=True)
+        variance = x.var(-1, keepdim=True, correction=self.normalized_shape)
+        return self.weight * y / torch.sqrt(variance + self.variance_epsilon)
+
+
+class FormatNorm(Weighted):
+    data_format = "channels_first"
+
+    def forward(self, x):
+        if self.data_format == "channels_first":
+            x = x.permute(0, 2, 3, 1)
+        y = functional.layer_norm(x, (16,), self.weight, None, self.variance_epsilon)
+        return y.permute(0, 3, 1, 2) if self.data_format == "channels_first" else y
+
+
 class ShapeNorm(LlamaNorm):
     def forward(self, x):
         return super().forward(x) if x.shape[0] < 100 else x
@@ -145,6 +202,174 @@ def test_forms_are_recognised_and_restored(norm, shape, layer):
     assert repr(norm) == before
     assert norm.__dict__.keys() - {"_is_torch_compile"} == attributes.keys()
     assert torch.equal(norm(*x), wanted)
+
+
+@pytest.mark.parametrize(("norm", "shape", "layer"), NORMS, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize(
+    "names", [("hidden_states", "gate"), ("weight", "y"), ("dtype", "x"), ("name", "norm")]
+)
+@torch.no_grad()
+def test_inputs_keep_the_names_that_the_norm_gives_them(norm, shape, layer, names):
+    """Also those that the layer's forward has for something else."""
+    x, ours = inputs_of(norm, shape), copy.deepcopy(norm)
+    parameters = ", ".join(names[: len(x)])
+    members = {"Named": None}
+    exec(
+        f"def forward(self, {parameters}):\n    return super(Named, self).forward({parameters})",
+        members,
+    )
+    named = type("NamedNorm", (type(norm),), {"forward": members["forward"]})
+    members["Named"] = ours.__class__ = named
+    by_name = dict(zip(names, x, strict=False))
+    wanted = ours(**by_name)
+
+    def adapt(_):
+        return normd_torch.Adapted(made.layer, inputs=made.inputs, **made.attributes)
+
+    made = _adapters.adapt(copy.deepcopy(norm), None)
+    report = normd_torch.replace(ours, adapters={named: adapt})
+    assert report.replaced == {"": layer}
+    torch.testing.assert_close(ours(**by_name), wanted)
+    assert torch.equal(ours(*x), ours(**by_name))
+    torch.compiler.reset()
+    compiled = torch.compile(ours, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(**by_name), wanted)
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        ours(*x, other=1)
+
+
+NEAR = [OneGainNorm(), ThirdFromLastNorm(6), LayerNorm2d(6), LlamaNorm(6), WeightlessNorm()]
+NEAR += [DimensionNorm(dim) for dim in (0, 1, 2, 3, -1, -2, -3)] + [T5Norm(1), VarianceNorm(6)]
+
+
+@pytest.mark.parametrize("norm", NEAR, ids=lambda each: f"{type(each).__name__}-{vars(each)}"[:60])
+@torch.no_grad()
+def test_norms_compute_the_same_for_tensors_of_every_rank(norm):
+    """Replaced or not: where the norm's own forward gives a result, that is the result."""
+    ours = copy.deepcopy(norm)
+    normd_torch.replace(ours)
+    for rank in range(1, 6):
+        for shape in itertools.product((1, 3, 6), repeat=rank):
+            x = torch.randn(shape)
+            try:
+                wanted = norm(x)
+            except (RuntimeError, IndexError):
+                continue
+            if wanted.shape == x.shape:
+                torch.testing.assert_close(ours(x), wanted)
+                if hasattr(ours, "add"):
+                    torch.testing.assert_close(ours.add(x, x)[0], norm(x + x))
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 16, 768, 8192, 131072])
+def test_a_variance_over_one_less_is_left(size):
+    ours, left = VarianceNorm(size), VarianceNorm(size)
+    left.normalized_shape = 1
+    assert normd_torch.replace(ours).replaced == {"": "LayerNorm"}
+    assert "computes none of normd's norms" in normd_torch.replace(left).left[""]
+
+
+def settings():
+    """[(a norm, a tensor, an attribute that it has, another value)]"""
+    norms = [(norm, inputs_of(norm, shape)) for norm, shape, _ in NORMS]
+    norms += [
+        (FormatNorm(), [torch.randn(3, 16, 16, 16)]),
+        (NormAct(nn.SiLU()), [torch.randn(2, 8)]),
+    ]
+    norms += [(nn.GroupNorm(2, 8), [torch.randn(2, 8, 8)])]
+    norms += [(kind(8), [torch.randn(2, 8, 8)]) for kind in (nn.LayerNorm, nn.BatchNorm1d)]
+    for norm, x in norms:
+        for name in (*vars(norm), *vars(type(norm))):
+            value = getattr(norm, name)
+            if name.startswith("_") or isinstance(value, bool):
+                continue
+            if isinstance(value, int | float):
+                yield norm, x, name, 0.5 if isinstance(value, float) else 2 * value
+            elif isinstance(value, str):
+                yield norm, x, name, "channels_last"
+    yield NormAct(nn.SiLU()), [torch.randn(2, 8)], "act", nn.Tanh()
+    yield NormAct(nn.Identity()), [torch.randn(2, 8)], "act", nn.Tanh()
+    yield LlamaNorm(16), [torch.randn(3, 8)], "weight", nn.Parameter(torch.rand(8))
+
+
+@torch.no_grad()
+def test_attributes_that_are_set_after_replace_are_used():
+    seen = set()
+    for norm, x, name, value in settings():
+        theirs = copy.deepcopy(norm).eval()
+        for fuse in (False, True):
+            ours = copy.deepcopy(theirs)
+            replaced = normd_torch.replace(ours, fuse_activations=fuse).replaced
+            assert replaced
+            setattr(ours, name, value)
+            changed = copy.deepcopy(theirs)
+            setattr(changed, name, value)
+            seen.add((type(norm).__name__, name))
+            try:
+                wanted = changed(*x)
+            except (RuntimeError, ValueError):
+                continue
+            torch.testing.assert_close(ours(*x), wanted)
+            normd_torch.restore(ours)
+            assert type(ours) is type(norm)
+            assert torch.equal(ours(*x), wanted)
+    assert {("LlamaNorm", "variance_epsilon"), ("FormatNorm", "data_format")} <= seen
+    assert {("WeightlessNorm", "eps"), ("GateFirstNorm", "group_size"), ("NormAct", "act")} <= seen
+
+
+class Doubled(nn.Module):
+    def forward(self, tensor):
+        return 2 * tensor
+
+
+@pytest.mark.parametrize("norm", [LlamaNorm(8), T5Norm(8), nn.LayerNorm(8), nn.GroupNorm(2, 8)])
+@torch.no_grad()
+def test_norms_parametrized_after_replace_are_restored(norm):
+    theirs, ours, x = copy.deepcopy(norm), copy.deepcopy(norm), torch.randn(3, 8)
+    wanted = norm(x)
+    normd_torch.replace(ours)
+    for each in (theirs, ours):
+        nn.utils.parametrize.register_parametrization(each, "weight", Doubled())
+    torch.testing.assert_close(ours(x), theirs(x))
+    assert normd_torch.restore(ours) == [""]
+    assert torch.equal(ours(x), theirs(x))
+    assert repr(ours) == repr(theirs)
+    nn.utils.parametrize.remove_parametrizations(ours, "weight", leave_parametrized=False)
+    assert type(ours) is type(norm)
+    assert torch.equal(ours(x), wanted)
+
+
+@torch.no_grad()
+def test_parts_are_restored_with_their_activations():
+    def make():
+        return nn.Sequential(
+            nn.Sequential(nn.LayerNorm(8), nn.GELU()),
+            nn.Sequential(nn.LayerNorm(8), nn.LeakyReLU(0.3), nn.GroupNorm(2, 8), nn.SiLU()),
+            NormAct(nn.SiLU()),
+        ).eval()
+
+    x, whole = torch.randn(3, 8), make()
+    wanted, before = whole(x), repr(whole)
+    names = [name for name, _ in whole.named_modules()]
+    for count in (1, 2):
+        for parts in itertools.combinations(names, count):
+            model = copy.deepcopy(whole)
+            assert len(normd_torch.replace(model, fuse_activations=True).fused) == 4
+            for part in parts:
+                normd_torch.restore(model.get_submodule(part))
+                torch.testing.assert_close(model(x), wanted)
+                torch.testing.assert_close(copy.deepcopy(model)(x), wanted)
+            if parts in {("0.0",), ("1.1",)}:
+                torch.compiler.reset()
+                compiled = torch.compile(model, fullgraph=True, backend="eager")
+                torch.testing.assert_close(compiled(x), wanted)
+            normd_torch.restore(model)
+            assert repr(model) == before
+            assert torch.equal(model(x), wanted)
+        sliced = copy.deepcopy(whole)
+        normd_torch.replace(sliced, fuse_activations=True)
+        normd_torch.restore(sliced[1][1:])
+        torch.testing.assert_close(sliced(x), wanted)
 
 
 @pytest.mark.parametrize("kind", [LlamaNorm, T5Norm, GemmaNorm])

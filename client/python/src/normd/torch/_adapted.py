@@ -8,13 +8,16 @@ so that isinstance and methods for its state_dict stay as they are.
 from __future__ import annotations
 
 import functools
+import inspect
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling as compiling
+from torch.nn.utils.parametrize import is_parametrized
 
-from normd.torch._decompositions import traced
+from normd.torch._decompositions import activate, traced
 from normd.torch.fused import gated_rms_norm
 from normd.torch.modules import Activated, tensor_of
 
@@ -30,6 +33,9 @@ class Around(Activated):
     in `_tail`."""
 
     weight: Tensor
+    _kinds: Kinds
+    # The rank of the tensors that the layer computes; None is any. The original computes others.
+    _rank: int | None = None
     # The result's type where x's and weight's differ: None is x's, "weight" is weight's, "promoted"
     # is the one that PyTorch promotes both to.
     _result: str | None = None
@@ -38,6 +44,8 @@ class Around(Activated):
     _tail: tuple[str, ...] = ()
 
     def forward(self, x: Tensor) -> Tensor:
+        if self._rank is not None and x.dim() != self._rank:
+            return activate(self._kinds[1].forward(self, x), self._code, self._slope)
         turns = self._channels_last and x.dim() == 4
         if turns:
             x = x.contiguous(memory_format=torch.channels_last)
@@ -55,7 +63,7 @@ class Around(Activated):
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         alike = self._result is None or x.dtype == residual.dtype == self.weight.dtype
-        if alike and not self._tail:
+        if alike and not self._tail and self._rank in {None, x.dim()}:
             return super().add(x, residual)
         return Activated.add(self, x, residual)
 
@@ -115,6 +123,60 @@ class GatedRMSNorm(Activated):
         return {name: getattr(self, name) for name in names} | super()._options()
 
 
+def _named(function: Any, original: Any) -> Any:
+    """The function with the names of the original's parameters, so that these are its keywords.
+
+    It is a copy: a call through another function would cost time.
+    """
+    theirs = getattr(inspect.unwrap(original), "__code__", None)
+    if theirs is None or not isinstance(function, FunctionType):
+        return function
+    code = function.__code__
+    count = min(code.co_argcount, theirs.co_argcount)
+    names = dict(zip(code.co_varnames[1:count], theirs.co_varnames[1:count], strict=True))
+    taken = set(names.values())
+    names |= {name: f"{name}_" for name in code.co_varnames[count:] if name in taken}
+    renamed = code.replace(
+        co_varnames=tuple(names.get(name, name) for name in code.co_varnames),
+        co_cellvars=tuple(names.get(name, name) for name in code.co_cellvars),
+    )
+    copied = FunctionType(
+        renamed,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
+
+
+def turn_back(module: nn.Module) -> None:
+    """Makes a norm what it was before `replace`."""
+    kind = type(module)
+    original, before, added = module.__dict__.pop("_replaced")
+    for attribute in (*added, "_code", "_slope"):
+        module.__dict__.pop(attribute, None)
+    module.__dict__.update(before)
+    if is_parametrized(module):  # PyTorch has made a subclass, with properties for the parameters.
+        own = {"__dict__", "__weakref__"}
+        members = {name: each for name, each in vars(kind).items() if name not in own}
+        original = type(kind.__name__, (original,), members)
+    module.__class__ = original
+
+
+def _set(self: Any, name: str, value: Any) -> None:
+    """Sets an attribute. The layer has been found by those that the norm had, so that with another
+    one it is the norm's own forward that computes. Tensors of the same shape are looked up."""
+    original, before = self._kinds[1], getattr(self, name, value)
+    alike = before is value or name.startswith("_") or name in {"training", "forward"}
+    if isinstance(before, Tensor) and isinstance(value, Tensor):
+        alike = before.shape == value.shape
+    if not alike:
+        turn_back(self)
+    original.__setattr__(self, name, value)
+
+
 def _empty(kinds: Kinds) -> nn.Module:
     return object.__new__(class_of(*kinds))
 
@@ -130,6 +192,8 @@ def _class_of(kinds: Any) -> type[Any]:
     members = {
         "__module__": __name__,
         "__reduce_ex__": _reduce,
+        "__setattr__": _set,
+        "forward": _named((Around if around else layer).forward, original.forward),
         "_kinds": kinds,
         "_names": (layer.__name__, original.__name__),
     }

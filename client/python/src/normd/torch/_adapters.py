@@ -2,8 +2,8 @@
 
 No package is imported for it. Most norms repeat a few forms under hundreds of names. Such a norm is
 recognised by its code: its forward uses nothing but what these forms use. Others are named below.
-For either, the layer is the one whose results agree with the module's own forward on a small random
-tensor, with random parameters in the place of the module's.
+For either, the layer is the one whose results agree with the module's own forward on small random
+tensors, with random parameters in the place of the module's.
 """
 
 from __future__ import annotations
@@ -87,15 +87,41 @@ class Adapted:
 Adapter = Callable[[Any], Adapted | str]
 
 
+# The relative error of a layer in float32: a variance over n - 1 has a larger one up to 500,000
+# elements.
+_ERROR = 1e-6
+
+
+def _other_sizes(sizes: tuple[int, ...]) -> list[int]:
+    """Four sizes, different from these and from each other."""
+    return list(itertools.islice((size for size in itertools.count(3) if size not in sizes), 4))
+
+
+def _nearby(shapes: tuple[tuple[int, ...], ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """The same with a dimension more, with one less, and with one of another size. None if the
+    tensors differ in shape."""
+    shape, count = shapes[0], len(shapes)
+    if shapes.count(shape) < count:
+        return
+    other = next(size for size in itertools.count(2) if size not in shape)
+    for i in range(len(shape) + 1):
+        before, here, after = shape[:i], shape[i : i + 1], shape[i + 1 :]
+        yield ((*before, other, *here, *after),) * count
+        if here:
+            yield ((*before, other, *after),) * count
+            if len(shape) > 1:
+                yield ((*before, *after),) * count
+
+
 def _inputs_of(layer: type[modules.Activated], attributes: dict[str, Any]) -> Any:
     """One tensor, whose other sizes differ from the normalized ones."""
     shape = attributes.get("normalized_shape")
     channels = attributes.get("num_channels") or attributes.get("num_features")
     sizes = (shape,) if isinstance(shape, int) else tuple(shape or (channels or 8,))
-    first, second = itertools.islice((size for size in (4, 5, 6, 7) if size not in sizes), 2)
+    samples, first, second, _ = _other_sizes(sizes)
     if channels or attributes.get("axis") == 1:
-        return ((3, *sizes, first, second),)
-    return ((3, first, *sizes),)
+        return ((samples, *sizes, first, second),)
+    return ((samples, first, *sizes),)
 
 
 def _name(kind: type) -> str:
@@ -177,7 +203,8 @@ def _candidates(module: Any) -> Iterator[Adapted]:
             size = tensors["running_mean"].numel()
             rank = {nn.BatchNorm1d: 1, nn.BatchNorm3d: 3}
             dims = next((rank[each] for each in type(module).__mro__ if each in rank), 2)
-            yield Adapted(layer, eps=eps, inputs=((3, size, *(4, 5, 6)[:dims]),))
+            samples, *positions = _other_sizes((size,))
+            yield Adapted(layer, eps=eps, inputs=((samples, size, *positions[:dims]),))
         elif isinstance(module, nn.GroupNorm):
             groups, channels = module.num_groups, module.num_channels
             yield Adapted(modules.GroupNorm, eps=eps, num_groups=groups, num_channels=channels)
@@ -190,7 +217,7 @@ def _candidates(module: Any) -> Iterator[Adapted]:
             for before in (False, True):
                 yield Adapted(
                     _adapted.GatedRMSNorm,
-                    inputs=((3, size), (3, size)),
+                    inputs=((_other_sizes((size,))[0], size),) * 2,
                     eps=eps,
                     group_size=group,
                     norm_before_gate=before,
@@ -212,7 +239,8 @@ def _rows(module: Any, weight: Tensor | None, bias: Tensor | None, eps: Any) -> 
         for offset in (0.0, 1.0) if bias is None else ():
             yield Adapted(modules.RMSNorm, **options, weight_offset=offset)
     if bias is None:  # The weight is there, but not used.
-        yield Adapted(_adapted.WeightlessRMSNorm, eps=eps, inputs=((3, 4, *shape),))
+        inputs = ((*_other_sizes(shape)[:2], *shape),)
+        yield Adapted(_adapted.WeightlessRMSNorm, eps=eps, inputs=inputs)
 
 
 def _attributes(module: nn.Module, adapted: Adapted) -> dict[str, Any]:
@@ -269,44 +297,64 @@ class _Probe:
         return tensors
 
     def _own(
-        self, adapted: Adapted, dtype: torch.dtype, weight_dtype: torch.dtype
-    ) -> tuple[Any, list[Tensor], Tensor | None]:
+        self, adapted: Adapted, shapes: Any, dtype: torch.dtype, weight_dtype: torch.dtype
+    ) -> tuple[Any, list[Tensor], Any]:
         """A copy, its inputs, and its result: None where it raises."""
         eps = max(adapted.attributes.get("eps") or 1e-6, 1e-12)
         copied = self._copy(eps, weight_dtype)
-        x = self._inputs(adapted.inputs, eps, dtype)
+        x = self._inputs(shapes, eps, dtype)
         try:
             return copied, x, copied.forward(*(each.clone() for each in x))
         except Exception:
             return copied, x, None
 
+    def _compare(self, adapted: Adapted, dtype: torch.dtype, made: Any) -> str | None:
+        """In what the layer differs from the module on what _own has made."""
+        copied, x, wanted = made
+        _turn(copied, adapted, None)
+        try:
+            y = copied.forward(*x)
+        except Exception as raised:
+            return f"that it raises {type(raised).__name__}"
+        if not isinstance(wanted, Tensor) or (y.shape, y.dtype) != (wanted.shape, wanted.dtype):
+            return "the shape or the type of its result"
+        error = (y.double() - wanted.double()).norm() / wanted.double().norm()
+        return None if error < (_ERROR if dtype == _SINGLE else 0.03) else "its result"
+
+    def _other_shapes(self, adapted: Adapted) -> Iterator[tuple[int, str]]:
+        """The ranks of nearby shapes for which the layer differs from the module, and in what."""
+        for shapes in _nearby(adapted.inputs):
+            made = self._own(adapted, shapes, _SINGLE, _SINGLE)
+            wanted = made[2]
+            if not isinstance(wanted, Tensor) or wanted.shape != shapes[0]:
+                continue  # It is not for such tensors.
+            if difference := self._compare(adapted, _SINGLE, made):
+                yield len(shapes[0]), f"{difference} for {list(shapes[0])}"
+
     @torch.no_grad()
-    def difference(self, adapted: Adapted) -> str | None:
-        """In what the layer differs from the module; None if in nothing."""
+    def difference(self, adapted: Adapted) -> tuple[str | None, int | None]:
+        """In what the layer differs from the module, None if in nothing; and the only rank for
+        which it does not, None if that is any."""
         for dtype in (_SINGLE, _HALF):
-            copied, x, wanted = self._own(adapted, dtype, dtype)
-            if wanted is None and dtype == _HALF:
+            made = self._own(adapted, adapted.inputs, dtype, dtype)
+            if made[2] is None and dtype == _HALF:
                 continue  # It wants float32 parameters.
-            _turn(copied, adapted, None)
-            try:
-                y = copied.forward(*x)
-            except Exception as raised:
-                return f"that it raises {type(raised).__name__}"
-            if not isinstance(wanted, Tensor) or (y.shape, y.dtype) != (wanted.shape, wanted.dtype):
-                return "the shape or the type of its result"
-            error = (y.float() - wanted.float()).norm() / wanted.float().norm()
-            near = torch.allclose(y, wanted, rtol=1e-4, atol=1e-4) or dtype == _HALF
-            if not near or not error < 0.03:
-                return "its result"
-        return None
+            if difference := self._compare(adapted, dtype, made):
+                return difference, None
+        rank, only = len(adapted.inputs[0]), None
+        for other, difference in self._other_shapes(adapted):
+            if other == rank or len(adapted.inputs) > 1:
+                return difference, None
+            only = rank
+        return None, only
 
     @torch.no_grad()
     def result(self, adapted: Adapted) -> str | None:
         """The type of the module's result where x and weight differ, as Around._result says it."""
         if self._module._parameters.get("weight") is None or len(adapted.inputs) > 1:
             return None
-        narrow = self._own(adapted, _HALF, _SINGLE)[2]
-        wide = self._own(adapted, _SINGLE, _HALF)[2]
+        narrow = self._own(adapted, adapted.inputs, _HALF, _SINGLE)[2]
+        wide = self._own(adapted, adapted.inputs, _SINGLE, _HALF)[2]
         if wide is not None and wide.dtype == _HALF:
             return "weight"
         return "promoted" if narrow is not None and narrow.dtype == _SINGLE else None
@@ -317,7 +365,7 @@ class _Probe:
         behind it compute in that layout then, which may be faster."""
         if adapted.attributes.get("axis") != 1 or len(adapted.inputs[0]) != 4:
             return False
-        y = self._own(adapted, _SINGLE, _SINGLE)[2]
+        y = self._own(adapted, adapted.inputs, _SINGLE, _SINGLE)[2]
         if y is None or y.is_contiguous():
             return False
         return y.is_contiguous(memory_format=torch.channels_last)
@@ -331,15 +379,20 @@ def _tail_of(module: nn.Module) -> tuple[str, ...]:
 
 
 def _turn(
-    module: nn.Module, adapted: Adapted, result: str | None, channels_last: bool = False
+    module: nn.Module,
+    adapted: Adapted,
+    result: str | None,
+    channels_last: bool = False,
+    rank: int | None = None,
 ) -> None:
     """Makes the module compute by the layer; `_replaced` keeps what it was."""
     original = type(module)
     attributes = _attributes(module, adapted) | modules.LEAF
     tail = _tail_of(module)
-    around = bool(tail or result or channels_last)
+    around = bool(tail or result or channels_last or rank)
     if around:
         attributes |= {"_tail": tail, "_result": result, "_channels_last": channels_last}
+        attributes["_rank"] = rank
     before = {name: module.__dict__[name] for name in attributes if name in module.__dict__}
     module.__dict__.update(attributes)
     module.__dict__["_replaced"] = (original, before, tuple(attributes))
@@ -362,10 +415,10 @@ def adapt(module: nn.Module, adapter: Adapter | None) -> Adapted | str:
     with torch.autocast(probe.device.type, enabled=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch warns where types are mixed.
         for candidate in candidates:
-            difference = probe.difference(candidate)
+            difference, rank = probe.difference(candidate)
             if difference is None:
                 channels_last = probe.has_channels_last(candidate)
-                _turn(module, candidate, probe.result(candidate), channels_last)
+                _turn(module, candidate, probe.result(candidate), channels_last, rank)
                 return candidate
     if adapter is None:
         return f"{_name(kind)} computes none of normd's norms"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from normd.torch import _library  # noqa: F401  It registers the operators.
-from normd.torch._checks import activation_code
+from normd.torch._checks import FLOATS, activation_code
 
 OPS = torch.ops.normd
 # Looked up once. Calls omit default arguments: each argument costs some 0.1 us.
@@ -23,7 +23,6 @@ FEATURES = (2, 0, 1, 1)
 # The arguments of `normalize` whose type has to be x's.
 _LIKE_X = ("residual", "gate", "other", "scale", "shift", "style", "style_weights")
 _RESULTS = ("out", "residual_out")
-FLOATS = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 
 
 def activated(activation: str | None, slope: float) -> dict[str, Any]:
@@ -63,6 +62,21 @@ def wider_type(x: Tensor, *others: Tensor | None) -> torch.dtype | None:
     return wide
 
 
+def _check_apart(out: tuple[Tensor, ...]) -> None:
+    """ValueError if tensors begin at one place; the operators refuse further overlaps."""
+    begins = {each.data_ptr() for each in out if each.numel()}
+    if len(begins) < sum(each.numel() > 0 for each in out):
+        raise ValueError(
+            "normd.torch: residual_out: in the memory of out, wanted memory of its own"
+        )
+
+
+def _check_count(out: Any, count: int) -> None:
+    if not isinstance(out, tuple | list) or len(out) != count:
+        came = f"{len(out)} tensors" if isinstance(out, tuple | list) else type(out).__name__
+        raise ValueError(f"normd.torch: out: {came}, wanted a tuple of {count} tensors")
+
+
 def _rounded(
     x: Tensor, results: tuple[Tensor, ...], out: tuple[Tensor, ...] | None
 ) -> tuple[Tensor, ...]:
@@ -70,6 +84,7 @@ def _rounded(
     results = (results[0].to(x.dtype), *results[1:])
     if out is None:
         return results
+    _check_apart(out)
     for name, result, place in zip(_RESULTS, results, out, strict=False):
         if place.dtype != result.dtype or place.shape != result.shape:
             raise ValueError(
@@ -86,6 +101,8 @@ def two(
 ) -> tuple[Tensor, Tensor]:
     """The norm of x + residual, the first two arguments, and that sum; or `out` with them."""
     x, residual, *others = arguments
+    if out is not None:
+        _check_count(out, 2)
     if (wide := wider_type(x, residual)) is not None:
         results = operator.default(x.to(wide), residual.to(wide), *others)
         return _rounded(x, results, out)  # type: ignore[return-value]
@@ -102,6 +119,8 @@ def case(
     write_residual the sum."""
     x = arguments[0]
     count = 2 if options.get("write_residual") else 1
+    if out is not None:
+        _check_count(out, count)
     if (wide := wider_type(x, *map(options.get, _LIKE_X))) is not None:
         for name in _LIKE_X:
             if options.get(name) is not None:

@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 
 # The numbers of kernels/norm_c.h.
 ACTIVATIONS = {None: 0, "relu": 1, "leaky_relu": 2, "silu": 3, "gelu": 4, "gelu_tanh": 5}
 PRECISIONS = {"float32": 0, "tf32": 1, "bfloat16": 2, "float32_strict": 3}
 
+FLOATS = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
+# rms_norm's. The operator refuses other types.
+DEFAULT_EPS = {dtype: torch.finfo(dtype).eps for dtype in FLOATS}
+
 
 def activation_code(activation: str | None) -> int:
     """An activation's number; ValueError for an unknown one."""
     try:
         return ACTIVATIONS[activation]
-    except KeyError:
+    except (KeyError, TypeError):
         wanted = ", ".join(map(repr, ACTIVATIONS))
         raise ValueError(f"activation: {activation!r}, wanted one of {wanted}") from None
+
+
+def sizes_of(shape: Any) -> tuple[int, ...]:
+    """A shape, or one dimension's size, as a tuple. NumPy's integers pass too."""
+    if isinstance(shape, int):
+        return (shape,)
+    return tuple(shape) if hasattr(shape, "__iter__") else (operator.index(shape),)
 
 
 def axes_of(
@@ -42,12 +56,12 @@ def axes_of(
     last = shape if type(shape) is not tuple or len(shape) != 1 else shape[0]
     if axis is None and of_x and last == of_x[-1]:
         return len(of_x) - 1, 1, 0
-    if axis is not None and not isinstance(axis, int):
+    if axis is not None and not isinstance(axis, int) and hasattr(axis, "__iter__"):
         place = axes_apart(name, x, shape, axis)
         _check_affine(name, shape, weight, bias)
         return place
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    first = -len(sizes) if axis is None else axis
+    sizes = sizes_of(shape)
+    first: Any = -len(sizes) if axis is None else axis
     first += x.dim() if first < 0 else 0
     if not sizes or first < 0 or x.shape[first : first + len(sizes)] != sizes:
         raise ValueError(
@@ -64,9 +78,8 @@ def axes_apart(
 ) -> tuple[int, int, int]:
     """These dimensions of x as axes_of returns them. ValueError unless they ascend and x has that
     shape there."""
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    given = list(axes)
-    axes = [axis + x.dim() if axis < 0 else axis for axis in axes]
+    sizes, given = sizes_of(shape), [operator.index(axis) for axis in axes]
+    axes = [axis + x.dim() if axis < 0 else axis for axis in given]
     ascending = all(a < b for a, b in itertools.pairwise(axes))
     if not axes or not ascending or axes[0] < 0 or axes[-1] >= x.dim():
         raise ValueError(
@@ -92,7 +105,7 @@ def _check_affine(
     The operators themselves only count elements. For one normalized dimension that is enough; for
     several, the same number of elements can have other shapes.
     """
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    sizes = sizes_of(shape)
     for argument, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None and tensor.shape != sizes:
             raise ValueError(
@@ -108,4 +121,4 @@ def divided(name: str, field: str, elements: int, by: int) -> int:
 
 
 def elements_of(shape: int | Sequence[int]) -> int:
-    return shape if isinstance(shape, int) else math.prod(shape)
+    return math.prod(sizes_of(shape))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, _decomp
 
-from normd.torch._calls import FLOATS
+from normd.torch._checks import FLOATS
 from normd.torch._library import dims_of, memory_order
 
 functional: Any = torch.nn.functional  # Typed in part.
@@ -34,10 +34,14 @@ def _wide(x: Tensor) -> Tensor:
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
+def activate(y: Tensor, activation: int, slope: float) -> Tensor:
+    return _ACTIVATIONS[activation](y, slope)
+
+
 def _finish(
     x: Tensor, y: Tensor, activation: int, slope: float, axis: int = 1, axes: int = 1
 ) -> Tensor:
-    y = _ACTIVATIONS[activation](y, slope).to(x.dtype)
+    y = activate(y, activation, slope).to(x.dtype)
     dims = memory_order(x, axis, axes)
     return y.permute(dims).contiguous().permute([dims.index(dim) for dim in range(x.dim())])
 

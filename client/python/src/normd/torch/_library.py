@@ -173,6 +173,33 @@ def _refuse_functional(operator: Any) -> Callable[..., None]:
     return refuse
 
 
+def _plain(tensor: Any) -> Any:
+    """The tensor, or a copy if it is the view of a conjugate or of an imaginary part of one."""
+    if not isinstance(tensor, Tensor) or not (tensor.is_neg() or tensor.is_conj()):
+        return tensor
+    return tensor.resolve_conj().resolve_neg()
+
+
+def _write_plain(operator: Any) -> Callable[..., None]:
+    """An out variant on views with such a bit. PyTorch's kernel for them wants results returned."""
+
+    def write(*arguments: Any, **places: Any) -> None:
+        plain = {name: _plain(place) for name, place in places.items()}
+        operator(*map(_plain, arguments), **plain)
+        for name, place in places.items():
+            if place is plain[name]:
+                continue
+            if place.is_inference() and not torch.is_inference_mode_enabled():
+                raise RuntimeError(
+                    f"{operator._schema.name}: {name}: an inference tensor, wanted a call in "
+                    "torch.inference_mode()"
+                )
+            place.copy_(plain[name])
+            torch.autograd.graph.increment_version(place)
+
+    return write
+
+
 def _on_one_device(operator: Any, fake: Callable[..., Any]) -> Callable[..., Any]:
     """The fake kernel, which refuses tensors of several devices as the native kernels do."""
     names = [argument.name for argument in operator._schema.arguments]
@@ -205,6 +232,8 @@ for _name, (_arguments, _results) in {**_schemas.NORMS, "linear_norm": _schemas.
         _packet.out, FunctionalTensorMode, _refuse_gradient_compiled, lib=_library
     )
     _library.impl(f"{_name}.out", _refuse_functional(_packet.out), "FuncTorchDynamicLayerBackMode")
+    for _bit in ("Negative", "Conjugate"):
+        _library.impl(f"{_name}.out", _write_plain(_packet.out), _bit)
 _library.define(
     _schemas.functional("linear_norm_prepare", _schemas.LINEAR_PREPARE, ("prepared",)), tags=_TAGS
 )

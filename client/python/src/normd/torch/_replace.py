@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from normd.torch import modules
-from normd.torch._adapted import Around, GatedRMSNorm
+from normd.torch._adapted import Around, GatedRMSNorm, turn_back
 from normd.torch._adapters import Adapter, adapt, is_norm
-from normd.torch._checks import ACTIVATIONS
+from normd.torch._checks import ACTIVATIONS, FLOATS
 
 _LAYERS: dict[type[nn.Module], type[modules.Activated]] = {
     nn.BatchNorm1d: modules.BatchNorm1d,
@@ -25,7 +25,6 @@ _LAYERS: dict[type[nn.Module], type[modules.Activated]] = {
     nn.LayerNorm: modules.LayerNorm,
     nn.RMSNorm: modules.RMSNorm,
 }
-_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 @dataclass
@@ -66,7 +65,7 @@ def _reason_to_leave(module: nn.Module) -> str | None:
             continue
         if type(tensor) not in (torch.Tensor, nn.Parameter):
             return f"{name} is a {type(tensor).__name__}"
-        if name != "num_batches_tracked" and tensor.dtype not in _DTYPES:
+        if name != "num_batches_tracked" and tensor.dtype not in FLOATS:
             return f"{name} is {tensor.dtype}"
     return None
 
@@ -99,7 +98,7 @@ def _fuse(parent: nn.Module, after: str, norm: nn.Module, norm_name: str) -> boo
     if activation is None or _has_hooks(norm) or _has_hooks(module):
         return False
     norm._code, norm._slope = ACTIVATIONS[activation[0]], activation[1]
-    parent._modules[after] = modules.Fused(module, norm_name)
+    parent._modules[after] = modules.Fused(module, norm, norm_name)
     return True
 
 
@@ -136,9 +135,11 @@ def replace(
 
     Layers stay the same objects, with their parameters, hooks and state_dict. The class of
     PyTorch's own becomes the one of the same name in normd.torch, a subclass. Norms of other
-    packages become a subclass of their own class and of the layer that computes the same on a small
-    random tensor. BatchNorm in training and norms that compute something else are left alone. The
-    model is for inference only then; `restore` undoes it.
+    packages become a subclass of their own class and of the layer that computes the same on small
+    random tensors. If it does so for tensors of one rank alone, their own forward computes others.
+    It computes all once an attribute is set to something else, other than a tensor of the same
+    shape. BatchNorm in training and norms that compute something else are left alone. The model is
+    for inference only then; `restore` undoes it.
 
     adapters: for further classes, by the class or by its qualified name. An adapter takes the norm
     and returns the layer that computes the same, or a sentence that says why it leaves this one:
@@ -180,19 +181,21 @@ def replace(
 
 
 def restore(model: nn.Module) -> list[str]:
-    """Undoes `replace` in place; the names of the norms that are again what they were."""
+    """Undoes `replace` in place; the names of the norms that are again what they were.
+
+    Fused activations outside of `model`, a part of what was replaced, compute again if their norm
+    is in it.
+    """
     for module in list(model.modules()):
         for name, child in module._modules.items():
             if isinstance(child, modules.Fused):
-                module._modules[name] = child.original[0]
+                activation, norm = child.original
+                module._modules[name] = activation
+                norm.__dict__.pop("_code", None)
     restored = []
     for name, module in model.named_modules():
         if "_replaced" not in module.__dict__:
             continue
-        original, before, added = module.__dict__.pop("_replaced")
-        for attribute in (*added, "_code", "_slope"):
-            module.__dict__.pop(attribute, None)
-        module.__dict__.update(before)
-        module.__class__ = original
+        turn_back(module)
         restored.append(name)
     return restored

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from normd.torch._calls import AXES, MEAN_VARIANCE, NORMALIZE, OPS, case_of_one, one
-from normd.torch._checks import activation_code, axes_apart, axes_of
+from normd.torch._checks import DEFAULT_EPS, activation_code, axes_apart, axes_of, sizes_of
 
 _instance_norm = OPS.instance_norm.default
 _batch_norm = OPS.batch_norm.default
@@ -150,7 +149,7 @@ def rms_norm(
     eps None is torch.finfo(x.dtype).eps. Shapes as for layer_norm.
     """
     if eps is None:
-        eps = torch.finfo(x.dtype).eps
+        eps = DEFAULT_EPS.get(x.dtype, 0.0)
     first, axes, more = axes_of("rms_norm", x, normalized_shape, weight, None, axis)
     if out is None and activation is None and weight_offset == 0 and not more:
         return _rms_norm(x, first, axes, weight, eps)
@@ -169,7 +168,10 @@ def lp_normalize(
     """torch.nn.functional.normalize with p 1, 2 or infinity; `dim` may be several dimensions."""
     if p not in _LP_STATISTICS:
         raise ValueError(f"normd.torch.lp_normalize: p: {p}, wanted 1, 2 or inf")
-    dims = (dim,) if isinstance(dim, int) else tuple(dim)
+    if x.dim() == 0:  # PyTorch takes it as one of one element.
+        y = lp_normalize(x[None], p, dim, eps, None if out is None else out[None])
+        return y[0] if out is None else out
+    dims = sizes_of(dim)
     if not dims or not all(-x.dim() <= each < x.dim() for each in dims):
         raise ValueError(f"normd.torch.lp_normalize: dim: {dim}, wanted some of {x.dim()}")
     axes = sorted({each % x.dim() for each in dims})

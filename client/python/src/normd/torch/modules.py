@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling as compiling
 
 from normd.torch._calls import OPS, two, wider_type
-from normd.torch._checks import ACTIVATIONS, activation_code, axes_of
+from normd.torch._checks import ACTIVATIONS, DEFAULT_EPS, activation_code, axes_of
 from normd.torch._decompositions import traced
 
 _instance_norm, _traced_instance_norm = OPS.instance_norm.default, traced("instance_norm")
@@ -109,13 +109,17 @@ class Activated(nn.Module):
 
 
 class Fused(nn.Identity):
-    """Replaces an activation that the norm before it now computes."""
+    """Replaces an activation that the norm before it computes, as long as that does."""
 
-    def __init__(self, activation: nn.Module, norm: str) -> None:
+    def __init__(self, activation: nn.Module, norm: nn.Module, name: str) -> None:
         super().__init__()
-        self._text = f"{activation}, computed by {norm!r}"
-        self.original = (activation,)  # A tuple, so that it is no child.
+        self._text = f"{activation}, computed by {name!r}"
+        self.original = (activation, norm)  # A tuple, so that they are no children.
         self.__dict__.update(LEAF)
+
+    def forward(self, input: Tensor) -> Tensor:
+        activation, norm = self.original
+        return input if getattr(norm, "_code", 0) else activation(input)
 
     def extra_repr(self) -> str:
         return self._text
@@ -141,12 +145,12 @@ class GroupNorm(Activated, nn.GroupNorm):
         )
         self._init_activation(activation)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
         norm = _traced_group_norm if compiling() else _group_norm
         if not self._code:  # Default arguments would cost a call time.
-            return norm(x, self.num_groups, weight, bias, self.eps)
-        return norm(x, self.num_groups, weight, bias, self.eps, self._code, self._slope)
+            return norm(input, self.num_groups, weight, bias, self.eps)
+        return norm(input, self.num_groups, weight, bias, self.eps, self._code, self._slope)
 
 
 class LayerNorm(Activated, nn.LayerNorm):
@@ -170,13 +174,15 @@ class LayerNorm(Activated, nn.LayerNorm):
         self._init_activation(activation)
         self.axis = axis
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
-        axis, axes, more = axes_of("LayerNorm", x, self.normalized_shape, weight, bias, self.axis)
+        axis, axes, more = axes_of(
+            "LayerNorm", input, self.normalized_shape, weight, bias, self.axis
+        )
         norm = _traced_layer_norm if compiling() else _layer_norm
         if not self._code and not more:
-            return norm(x, axis, axes, weight, bias, self.eps)
-        return norm(x, axis, axes, weight, bias, self.eps, self._code, self._slope, more)
+            return norm(input, axis, axes, weight, bias, self.eps)
+        return norm(input, axis, axes, weight, bias, self.eps, self._code, self._slope, more)
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """(norm(v), v) of v = x + residual in one pass; types as in normd.torch.add_layer_norm."""
@@ -213,7 +219,7 @@ class RMSNorm(Activated, nn.RMSNorm):
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
-        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        eps = DEFAULT_EPS.get(x.dtype, 0.0) if self.eps is None else self.eps
         weight, offset = tensor_of(self, "weight"), self.weight_offset
         axis, axes, more = axes_of("RMSNorm", x, self.normalized_shape, weight, None, self.axis)
         norm = _traced_rms_norm if compiling() else _rms_norm
@@ -225,7 +231,7 @@ class RMSNorm(Activated, nn.RMSNorm):
         """(norm(v), v) of v = x + residual in one pass; types as in normd.torch.add_rms_norm."""
         weight, eps = tensor_of(self, "weight"), self.eps
         if eps is None:
-            eps = torch.finfo(wider_type(x, residual) or x.dtype).eps
+            eps = DEFAULT_EPS.get(wider_type(x, residual) or x.dtype, 0.0)
         axis, axes, more = axes_of("RMSNorm", x, self.normalized_shape, weight, None, self.axis)
         if more or compiling():
             total = x + residual
@@ -272,19 +278,19 @@ class _BatchNorm(Activated, nn.modules.batchnorm._BatchNorm):
         )
         self._init_activation(activation)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         mean, variance = tensor_of(self, "running_mean"), tensor_of(self, "running_var")
         if self.training or mean is None or variance is None:
             came = "training" if self.training else "without running statistics"
             raise RuntimeError(
                 f"normd.torch.BatchNorm: {came}, wanted eval() with running statistics"
             )
-        self._check_input_dim(x)
+        self._check_input_dim(input)
         weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
         norm = _traced_batch_norm if compiling() else _batch_norm
         if not self._code:
-            return norm(x, mean, variance, weight, bias, self.eps)
-        return norm(x, mean, variance, weight, bias, self.eps, self._code, self._slope)
+            return norm(input, mean, variance, weight, bias, self.eps)
+        return norm(input, mean, variance, weight, bias, self.eps, self._code, self._slope)
 
 
 class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
@@ -319,13 +325,13 @@ class _InstanceNorm(Activated, nn.modules.instancenorm._InstanceNorm):
         )
         self._init_activation(activation)
 
-    def forward(self, x: Tensor) -> Tensor:
-        self._check_input_dim(x)
-        has_batch = x.dim() != self._get_no_batch_dim()
-        channels = x.shape[1 if has_batch else 0]
-        if channels != self.num_features:
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        has_batch = input.dim() != self._get_no_batch_dim()
+        channels = input.shape[1 if has_batch else 0]
+        if channels != self.num_features and self.affine:
             raise ValueError(
-                f"normd.torch.InstanceNorm: x.shape: {list(x.shape)}, wanted "
+                f"normd.torch.InstanceNorm: x.shape: {list(input.shape)}, wanted "
                 f"{self.num_features} channels"
             )
         mean = variance = None
@@ -336,7 +342,7 @@ class _InstanceNorm(Activated, nn.modules.instancenorm._InstanceNorm):
                 )
             mean, variance = tensor_of(self, "running_mean"), tensor_of(self, "running_var")
         weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
-        samples = x if has_batch else x.unsqueeze(0)
+        samples = input if has_batch else input.unsqueeze(0)
         norm = _traced_instance_norm if compiling() else _instance_norm
         y: Tensor = norm(samples, weight, bias, mean, variance, self.eps, self._code, self._slope)
         return y if has_batch else y.squeeze(0)
