@@ -262,8 +262,7 @@ run_serve() {
     --model_repository="$models" --json="$out/normload.json"
   stop_server
   show serving_bench "$checks/serving_bench" --device="$device" \
-    --sizes=1024,65536,262144,1048576,4194304,16777216 --rounds=7 --round=400ms \
-    --json="$out/serving_bench.json"
+    --sizes=1024,65536,262144,1048576,4194304,16777216 --rounds=7 --round=400ms
   show serving_bench_idle "$checks/serving_bench" --device="$device" \
     --connections=1 --sizes=1024,65536 --rounds=7 --round=400ms
   # 7.5 GB in all.

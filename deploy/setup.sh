@@ -19,7 +19,7 @@ packages=(
   libboost-dev zlib1g-dev                                # HTTP for the metrics
   libssl-dev openssl                                     # TLS, and certificates to try it out
   libhwy-dev libtbb-dev libdnnl-dev                      # the CPU kernels
-  libgtest-dev libgmock-dev libbenchmark-dev             # tests and benchmarks
+  libgtest-dev libgmock-dev                              # tests
   curl python3                                           # the demo's scrape, tables and inputs
 )
 test_packages=(

@@ -123,7 +123,7 @@ class RequestReader {
 
   absl::Status ReadInput(od::value element, InferRequestView& view) {
     const JsonField field{.list = "inputs", .index = view.inputs.size()};
-    if (view.inputs.size() == kMaxTensors) return TooMany("inputs");
+    if (absl::Status s = CheckRoom("inputs", view.inputs.size()); !s.ok()) return s;
     ReceivedInferTensor& tensor = view.inputs.emplace_back();
     od::object object;
     if (element.get(object) != simdjson::SUCCESS) {
@@ -217,7 +217,7 @@ class RequestReader {
 
   absl::Status ReadOutput(od::value element, InferRequestView& view) {
     const JsonField field{.list = "outputs", .index = view.outputs.size()};
-    if (view.outputs.size() == kMaxTensors) return TooMany("outputs");
+    if (absl::Status s = CheckRoom("outputs", view.outputs.size()); !s.ok()) return s;
     ReceivedInferOutput& output = view.outputs.emplace_back();
     std::optional<bool>& binary = wanted_binary_.emplace_back();
     KnownKeys keys(kTensorKeys);
@@ -309,11 +309,6 @@ class RequestReader {
     if (parameter.kind == ReceivedParameter::Kind::kBool) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat(field.ToString(), ": not a boolean, wanted true or false"));
-  }
-
-  static absl::Status TooMany(absl::string_view list) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(list, ": more than ", kMaxTensors, ", wanted at most ", kMaxTensors));
   }
 
   JsonReader reader_;

@@ -39,17 +39,6 @@ absl::Status ReadOutputField(MessageReader& reader, std::uint32_t tag,
   }
 }
 
-absl::Status ReadOutput(MessageReader& reader, InferRequestView& request) {
-  if (request.outputs.size() == kMaxTensors) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("outputs: more than ", kMaxTensors, ", wanted at most ", kMaxTensors));
-  }
-  const std::size_t index = request.outputs.size();
-  ReceivedInferOutput& output = request.outputs.emplace_back();
-  return reader.ReadElement(
-      "outputs", index, [&](std::uint32_t tag) { return ReadOutputField(reader, tag, output); });
-}
-
 }  // namespace
 
 absl::StatusOr<InferRequestView> DecodeInferRequest(absl::Span<const ConstBytes> slices) {
@@ -68,7 +57,11 @@ absl::StatusOr<InferRequestView> DecodeInferRequest(absl::Span<const ConstBytes>
         return ReadRequestParameter(reader, request);
       case DelimitedTag(Request::kInputsFieldNumber):
         return ReadInferTensor(reader, "inputs", request.inputs);
-      case DelimitedTag(Request::kOutputsFieldNumber): return ReadOutput(reader, request);
+      case DelimitedTag(Request::kOutputsFieldNumber):
+        return AppendElement(reader, "outputs", request.outputs,
+                             [&](std::uint32_t field, ReceivedInferOutput& output) {
+                               return ReadOutputField(reader, field, output);
+                             });
       case DelimitedTag(Request::kRawInputContentsFieldNumber):
         return ReadRawContents(reader, "raw_input_contents", raw);
       default: return reader.SkipUnknown(tag);

@@ -172,14 +172,12 @@ absl::string_view Name(InferContents contents) {
 
 absl::Status ReadInferTensor(MessageReader& reader, absl::string_view list,
                              ReceivedInferTensors& tensors) {
-  if (tensors.size() == kMaxTensors) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(list, ": more than ", kMaxTensors, ", wanted at most ", kMaxTensors));
-  }
-  const std::size_t index = tensors.size();
-  ReceivedInferTensor& tensor = tensors.emplace_back();
-  absl::Status status = reader.ReadElement(
-      list, index, [&](std::uint32_t tag) { return ReadField(reader, tag, tensor); });
+  absl::Status status =
+      AppendElement(reader, list, tensors, [&](std::uint32_t tag, ReceivedInferTensor& tensor) {
+        return ReadField(reader, tag, tensor);
+      });
+  if (!status.ok()) return status;
+  ReceivedInferTensor& tensor = tensors.back();
   if (tensor.owned != nullptr) {
     tensor.data.assign(1, ConstBytes(reinterpret_cast<const std::byte*>(tensor.owned->data()),
                                      tensor.owned->size()));
@@ -189,10 +187,7 @@ absl::Status ReadInferTensor(MessageReader& reader, absl::string_view list,
 
 absl::Status ReadRawContents(MessageReader& reader, absl::string_view field,
                              ReceivedRawList& contents) {
-  if (contents.size() == kMaxTensors) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ": more than ", kMaxTensors, ", wanted at most ", kMaxTensors));
-  }
+  if (absl::Status status = CheckRoom(field, contents.size()); !status.ok()) return status;
   ReceivedRawContents& raw = contents.emplace_back();
   return reader.ReadViews(field, raw.data, raw.data_bytes);
 }

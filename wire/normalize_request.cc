@@ -11,13 +11,7 @@ namespace normd {
 namespace {
 
 absl::Status ReadOutput(MessageReader& reader, NormalizeRequestView& request) {
-  if (request.outputs.size() == kMaxTensors) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("outputs: more than ", kMaxTensors, ", wanted at most ", kMaxTensors));
-  }
-  const std::size_t index = request.outputs.size();
-  ReceivedOutput& output = request.outputs.emplace_back();
-  return reader.ReadElement("outputs", index, [&](std::uint32_t tag) {
+  const auto read = [&](std::uint32_t tag, ReceivedOutput& output) {
     switch (tag) {
       case DelimitedTag(v1::WantedOutput::kNameFieldNumber):
         return reader.ReadText(".name", kMaxNameBytes, output.name);
@@ -25,7 +19,8 @@ absl::Status ReadOutput(MessageReader& reader, NormalizeRequestView& request) {
         return ReadSharedPart(reader, ".shared_memory", output.shared_memory);
       default: return reader.SkipUnknown(tag);
     }
-  });
+  };
+  return AppendElement(reader, "outputs", request.outputs, read);
 }
 
 std::size_t OutputBytes(const WantedOutputHeader& output) {

@@ -67,6 +67,12 @@ absl::Status ReadDimension(MessageReader& reader, ReceivedShape& shape) {
   return absl::OkStatus();
 }
 
+absl::Status CheckRoom(absl::string_view list, std::size_t elements) {
+  if (elements < kMaxTensors) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(list, ": more than ", kMaxTensors, ", wanted at most ", kMaxTensors));
+}
+
 v1::DataType ToProtocol(norm::DType dtype) {
   return static_cast<v1::DataType>(NamesOf(dtype).protocol);
 }
@@ -108,14 +114,9 @@ void WriteSharedPart(int field, const SharedPartHeader& part, MessageWriter& wri
 }
 
 absl::Status ReadTensor(MessageReader& reader, absl::string_view list, ReceivedTensors& tensors) {
-  if (tensors.size() == kMaxTensors) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(list, ": more than ", kMaxTensors, ", wanted at most ", kMaxTensors));
-  }
-  const std::size_t index = tensors.size();
-  ReceivedTensor& tensor = tensors.emplace_back();
-  return reader.ReadElement(list, index,
-                            [&](std::uint32_t tag) { return ReadField(reader, tag, tensor); });
+  return AppendElement(reader, list, tensors, [&](std::uint32_t tag, ReceivedTensor& tensor) {
+    return ReadField(reader, tag, tensor);
+  });
 }
 
 TensorsSize SizeOfTensors(absl::Span<const TensorHeader> tensors) {

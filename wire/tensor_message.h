@@ -31,6 +31,20 @@ inline constexpr std::size_t kMaxTensors = 32;
 // The longest name of a region of shared memory that is read.
 inline constexpr int kMaxSharedRegionBytes = 1024;
 
+// InvalidArgument, "<list>: more than ...", if a repeated field has kMaxTensors elements.
+absl::Status CheckRoom(absl::string_view list, std::size_t elements);
+
+// Reads the next element of the repeated message `list`, by read(tag, element) for each of its
+// fields, and appends it. InvalidArgument for more than kMaxTensors.
+template <typename Elements, typename Read>
+absl::Status AppendElement(MessageReader& reader, absl::string_view list, Elements& elements,
+                           Read read) {
+  const std::size_t index = elements.size();
+  if (absl::Status status = CheckRoom(list, index); !status.ok()) return status;
+  auto& element = elements.emplace_back();
+  return reader.ReadElement(list, index, [&](std::uint32_t tag) { return read(tag, element); });
+}
+
 v1::DataType ToProtocol(norm::DType dtype);
 // InvalidArgument, "dtype: ...", for a type that is missing or unknown.
 absl::StatusOr<norm::DType> FromProtocol(v1::DataType dtype);

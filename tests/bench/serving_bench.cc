@@ -1,21 +1,16 @@
-// What Normalize, or ModelInfer of the Open Inference Protocol (--protocol=oip), costs beyond the
-// transport: normd and a server that only echoes, in one process,
+// What Normalize costs beyond the transport: normd and a server that only echoes, in one process,
 // over loopback, closed loop, in turns. Both get the same bytes and send as many back; the client
 // encodes nothing and decodes nothing. The ratios of the two are the numbers; the rates themselves
 // are the machine's. "cpu us" is the processor time of client and server together for one call: on
 // a machine that others use too its ratio says more than that of the rates. "allocs", "KiB" and
 // "switches" are what client and server together allocate and how often their threads change, for
 // one call. "turns" tells how the ratio and the difference of the medians vary from turn to turn:
-// the median, and what all but the lowest and the highest tenth lie between. On machines where a
-// thread that sleeps longer also wakes later, an echo that works for as long as normd does
-// (--echo_work) tells the two apart, and callers that do not sleep (--spin=true) leave their own
-// waking out of both.
+// the median, and what all but the lowest and the highest tenth lie between.
 //
-//   serving_bench --connections=16 --rounds=15 --round=500ms --json=serving.json
+//   serving_bench --connections=16 --rounds=15 --round=500ms
 //   serving_bench --connections=1 --sizes=1024          # the latency of an idle server
 //   serving_bench --connections=1 --calls=64            # many calls on one connection
-//   serving_bench --against=no_metrics --sizes=1024     # what recording costs
-//   serving_bench --against=normalize --protocol=oip    # one protocol against the other
+//   serving_bench --no_metrics=true --sizes=1024        # what recording costs
 //   serving_bench --tls=true                            # both over TLS, and an echo without
 
 #include <grpcpp/generic/generic_stub.h>
@@ -27,7 +22,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -38,11 +32,8 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
-#include "inference/grpc_service.pb.h"
-#include "nlohmann/json.hpp"
 #include "normd/v1/norm_service.grpc.pb.h"
 #include "server/rpc/credentials.h"
 #include "spdlog/spdlog.h"
@@ -57,33 +48,16 @@ ABSL_FLAG(std::vector<std::string>, sizes, std::vector<std::string>({"1024", "26
           "bytes of the tensor, multiples of 1024");
 ABSL_FLAG(int, rounds, 15, "turns of each server; the ratio is the median of theirs");
 ABSL_FLAG(absl::Duration, round, absl::Milliseconds(500), "length of one turn");
-ABSL_FLAG(
-    std::string, protocol, "normd",
-    "how normd is called: normd (Normalize) or oip (ModelInfer of the Open Inference Protocol)");
-ABSL_FLAG(
-    std::string, against, "echo",
-    "the other server: echo; normalize, a normd that is called by Normalize; or no_metrics, a "
-    "normd that is called as the first and records no metrics");
+ABSL_FLAG(bool, no_metrics, false,
+          "the other server is a normd that records no metrics, instead of an echo");
 ABSL_FLAG(bool, tls, false,
           "both servers speak TLS; an echo without TLS takes turns with them, too");
-ABSL_FLAG(absl::Duration, echo_work, absl::ZeroDuration(),
-          "how long the echo keeps its thread busy before it answers");
-ABSL_FLAG(
-    bool, spin, false,
-    "callers spin until their responses are there; otherwise they sleep until they are woken");
-ABSL_FLAG(std::string, json, "", "file for the results as JSON; empty: none");
 
 namespace normd {
 namespace {
 
+constexpr char kMethod[] = "/normd.v1.NormService/Normalize";
 constexpr std::int64_t kRowElements = 256;
-
-// A unary method that computes, and the request's encoding.
-struct Front {
-  const char* path;
-  const char* name;  // In the metrics.
-  std::string (*encode)(std::int64_t bytes);
-};
 
 // Hands each message back as it came, with gRPC's cheapest reactor.
 class EchoService final
@@ -93,12 +67,6 @@ class EchoService final
                                       const grpc::ByteBuffer* request,
                                       grpc::ByteBuffer* response) override {
     *response = *request;
-    if (const auto work = absl::ToChronoNanoseconds(absl::GetFlag(FLAGS_echo_work));
-        work.count() > 0) {
-      const auto end = std::chrono::steady_clock::now() + work;
-      while (std::chrono::steady_clock::now() < end) {
-      }
-    }
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
@@ -147,29 +115,10 @@ std::string EncodeNormalize(std::int64_t bytes) {
   return request.SerializeAsString();
 }
 
-// As tritonclient sends it.
-std::string EncodeModelInfer(std::int64_t bytes) {
-  inference::ModelInferRequest request;
-  request.set_model_name("rms_norm");
-  auto& input = *request.add_inputs();
-  input.set_name("x");
-  input.set_datatype("FP32");
-  input.add_shape(bytes / (kRowElements * 4));
-  input.add_shape(kRowElements);
-  request.add_outputs()->set_name("y");
-  request.add_raw_input_contents(TensorOf(bytes));
-  return request.SerializeAsString();
-}
-
-constexpr Front kNormalize{"/normd.v1.NormService/Normalize", "Normalize", EncodeNormalize};
-constexpr Front kModelInfer{"/inference.GRPCInferenceService/ModelInfer", "ModelInfer",
-                            EncodeModelInfer};
-
 // A loop over a connection.
 class Client {
  public:
-  Client(std::shared_ptr<grpc::GenericStub> stub, const Front& front)
-      : stub_(std::move(stub)), path_(front.path) {}
+  explicit Client(std::shared_ptr<grpc::GenericStub> stub) : stub_(std::move(stub)) {}
 
   // Calls until `stop`, once at least; returns each call's microseconds.
   std::vector<double> Loop(const std::string& wire, std::size_t least_bytes,
@@ -192,18 +141,13 @@ class Client {
     grpc::ByteBuffer response;
     bool done = false;
     grpc::Status status;
-    stub_->UnaryCall(&context, path_, grpc::StubOptions(), &request, &response,
+    stub_->UnaryCall(&context, kMethod, grpc::StubOptions(), &request, &response,
                      [&](grpc::Status result) {
                        MutexLock lock(mutex_);
                        status = std::move(result);
                        done = true;
-                       has_ended_.store(true, std::memory_order_relaxed);
                        ended_.SignalOne();
                      });
-    if (spin_) {
-      while (!has_ended_.load(std::memory_order_relaxed)) std::this_thread::yield();
-      has_ended_.store(false, std::memory_order_relaxed);
-    }
     MutexLock lock(mutex_);
     while (!done) ended_.Wait(mutex_);
     if (!status.ok() || response.Length() < least_bytes) {
@@ -213,9 +157,6 @@ class Client {
   }
 
   const std::shared_ptr<grpc::GenericStub> stub_;  // shared: with the connection's other clients.
-  const std::string path_;
-  const bool spin_ = absl::GetFlag(FLAGS_spin);
-  std::atomic<bool> has_ended_{false};  // For who spins; the lock orders the rest.
   Mutex mutex_;
   CondVar ended_;
 };
@@ -246,13 +187,13 @@ Usage ReadUsage() {
 using Clients = std::vector<std::unique_ptr<Client>>;
 
 // With `tls`, which may be null, over TLS.
-Clients Connect(const std::string& address, const Front& front, const BenchTls* tls) {
+Clients Connect(const std::string& address, const BenchTls* tls) {
   const auto credentials = tls != nullptr ? tls->ForClients() : grpc::InsecureChannelCredentials();
   Clients clients;
   for (int i = 0; i < absl::GetFlag(FLAGS_connections); ++i) {
     const std::shared_ptr<grpc::GenericStub> stub = ConnectAlone(address, credentials);
     for (int k = 0; k < absl::GetFlag(FLAGS_calls); ++k) {
-      clients.push_back(std::make_unique<Client>(stub, front));
+      clients.push_back(std::make_unique<Client>(stub));
     }
   }
   return clients;
@@ -293,38 +234,34 @@ Sample Measure(Clients& clients, const std::string& wire, std::int64_t least_byt
   return sample;
 }
 
+constexpr char kOfNormalize[] = "method=\"Normalize\"";
 constexpr const char* kStages[] = {"decode",  "queue",    "gather", "copy_in",
                                    "compute", "copy_out", "encode", "total"};
 using StageSums = std::array<double, 8>;
 
 // Seconds that requests have spent in each stage so far; the last is the whole, from the arrival to
 // the hand-over of the response.
-StageSums Stages(const BenchServer& normd, const Front& front) {
+StageSums Stages(const BenchServer& normd) {
   StageSums sums{};
   for (std::size_t i = 0; i + 1 < sums.size(); ++i) {
     sums[i] =
         Sum(normd, "normd_stage_duration_seconds_sum", absl::StrCat("stage=\"", kStages[i], "\""));
   }
-  sums.back() =
-      Sum(normd, "normd_request_duration_seconds_sum", absl::StrCat("method=\"", front.name, "\""));
+  sums.back() = Sum(normd, "normd_request_duration_seconds_sum", kOfNormalize);
   return sums;
 }
 
-double Count(const BenchServer& normd, const Front& front) {
-  return Sum(normd, "normd_request_duration_seconds_count",
-             absl::StrCat("method=\"", front.name, "\""));
+double Count(const BenchServer& normd) {
+  return Sum(normd, "normd_request_duration_seconds_count", kOfNormalize);
 }
 
 // The means between two readings.
-nlohmann::json PrintStages(const StageSums& before, const StageSums& after, double requests) {
-  nlohmann::json means;
+void PrintStages(const StageSums& before, const StageSums& after, double requests) {
   std::printf("%22s", "mean us:");
   for (std::size_t i = 0; i < before.size(); ++i) {
-    means[kStages[i]] = 1e6 * (after[i] - before[i]) / requests;
-    std::printf(" %s %.1f", kStages[i], means[kStages[i]].get<double>());
+    std::printf(" %s %.1f", kStages[i], 1e6 * (after[i] - before[i]) / requests);
   }
   std::printf("\n");
-  return means;
 }
 
 // The median of the turns and, in one of ten of them each, what is less and what is more.
@@ -353,50 +290,37 @@ Sample Medians(const std::vector<Sample>& samples) {
           median(&Sample::switches)};
 }
 
-nlohmann::json Print(const char* server, std::int64_t bytes, const Sample& sample) {
+void Print(const char* server, std::int64_t bytes, const Sample& sample) {
   const double gb = sample.calls_per_second * static_cast<double>(bytes) / 1e9;
   std::printf("%9lld  %-10s %9.0f %8.3f %8.1f %8.1f %8.1f %8.1f %8.1f %8.2f",
               static_cast<long long>(bytes), server, sample.calls_per_second, gb, sample.p50_us,
               sample.p99_us, sample.cpu_us, sample.allocations, sample.allocated_kib,
               sample.switches);
-  return {{"calls_per_second", sample.calls_per_second},
-          {"gb_per_second", gb},
-          {"p50_us", sample.p50_us},
-          {"p99_us", sample.p99_us},
-          {"cpu_us", sample.cpu_us},
-          {"allocations", sample.allocations},
-          {"allocated_kib", sample.allocated_kib},
-          {"context_switches", sample.switches}};
 }
 
 // The two servers, each with its connections.
 class Comparison {
  public:
-  // `against` is a value of the flag.
-  Comparison(const std::string& protocol, const std::string& against)
-      : protocol_(protocol), against_(against) {
-    if (against != "echo") {
+  Comparison() {
+    if (absl::GetFlag(FLAGS_no_metrics)) {
       BenchServerOptions options = ServerOptions(tls_.get());
-      options.record_metrics = against != "no_metrics";
+      options.record_metrics = false;
       other_normd_ = std::make_unique<BenchServer>(options);
     }
-    to_normd_ = Connect(normd_.address(), front_, tls_.get());
-    to_other_ =
-        Connect(other_normd_ ? other_normd_->address() : echo_.address(), other_front_, tls_.get());
+    to_normd_ = Connect(normd_.address(), tls_.get());
+    to_other_ = Connect(other_normd_ ? other_normd_->address() : echo_.address(), tls_.get());
     if (tls_ != nullptr) {
       plain_echo_ = std::make_unique<EchoServer>(plain_echo_service_);
-      to_plain_echo_ = Connect(plain_echo_->address(), other_front_, nullptr);
+      to_plain_echo_ = Connect(plain_echo_->address(), nullptr);
     }
   }
 
   std::string description() const { return normd_.description(); }
 
   // Measures and prints turns with tensors of one size.
-  nlohmann::json Run(std::int64_t bytes, int rounds, absl::Duration length) {
-    const std::string wire = front_.encode(bytes);
-    // An echo gets the bytes that normd gets.
-    const std::string other_wire = other_normd_ ? other_front_.encode(bytes) : wire;
-    Measure(to_other_, other_wire, bytes, length / 4);
+  void Run(std::int64_t bytes, int rounds, absl::Duration length) {
+    const std::string wire = EncodeNormalize(bytes);
+    Measure(to_other_, wire, bytes, length / 4);
     Measure(to_normd_, wire, bytes, length / 4);
     std::vector<Sample> other_samples;
     std::vector<Sample> normd_samples;
@@ -404,66 +328,50 @@ class Comparison {
     std::vector<double> cpu_ratios;
     std::vector<double> later_us;
     std::vector<Sample> plain_samples;
-    const StageSums stages = Stages(normd_, front_);
-    const double count = Count(normd_, front_);
+    const StageSums stages = Stages(normd_);
+    const double count = Count(normd_);
     for (int round = 0; round < rounds; ++round) {
-      other_samples.push_back(Measure(to_other_, other_wire, bytes, length));
+      other_samples.push_back(Measure(to_other_, wire, bytes, length));
       normd_samples.push_back(Measure(to_normd_, wire, bytes, length));
       if (tls_ != nullptr) {
-        plain_samples.push_back(Measure(to_plain_echo_, other_wire, bytes, length));
+        plain_samples.push_back(Measure(to_plain_echo_, wire, bytes, length));
       }
       ratios.push_back(normd_samples.back().calls_per_second /
                        other_samples.back().calls_per_second);
       cpu_ratios.push_back(other_samples.back().cpu_us / normd_samples.back().cpu_us);
       later_us.push_back(normd_samples.back().p50_us - other_samples.back().p50_us);
     }
-    nlohmann::json line{{"bytes", bytes},
-                        {"connections", absl::GetFlag(FLAGS_connections)},
-                        {"calls", absl::GetFlag(FLAGS_calls)}};
-    line[against_] = Print(against_.c_str(), bytes, Medians(other_samples));
+    Print(other_normd_ ? "no_metrics" : "echo", bytes, Medians(other_samples));
     std::printf("\n");
-    line["normd"] = Print(protocol_.c_str(), bytes, Medians(normd_samples));
-    line["ratio"] = Median(ratios);
-    line["cpu_ratio"] = Median(cpu_ratios);
+    Print("normd", bytes, Medians(normd_samples));
     std::printf(" %8.3f %8.3f\n", Median(ratios), Median(cpu_ratios));
-    if (tls_ != nullptr) PrintPlain(bytes, plain_samples, other_samples, line);
+    if (tls_ != nullptr) PrintPlain(bytes, plain_samples, other_samples);
     const Spread rate(ratios);
     const Spread later(later_us);
     std::printf("%22s of other %.3f (%.3f to %.3f), p50 %+.1f us (%+.1f to %+.1f)\n",
                 "turns:", rate.median, rate.low, rate.high, later.median, later.low, later.high);
-    line["ratio_range"] = {rate.low, rate.high};
-    line["p50_later_us"] = later.median;
-    line["p50_later_us_range"] = {later.low, later.high};
-    line["stage_mean_us"] =
-        PrintStages(stages, Stages(normd_, front_), Count(normd_, front_) - count);
+    PrintStages(stages, Stages(normd_), Count(normd_) - count);
     std::fflush(stdout);
-    return line;
   }
 
  private:
   // What TLS takes from the other server.
   static void PrintPlain(std::int64_t bytes, const std::vector<Sample>& plain,
-                         const std::vector<Sample>& other, nlohmann::json& line) {
+                         const std::vector<Sample>& other) {
     std::vector<double> ratios;
     std::vector<double> cpu_ratios;
     for (std::size_t i = 0; i < plain.size(); ++i) {
       ratios.push_back(other[i].calls_per_second / plain[i].calls_per_second);
       cpu_ratios.push_back(plain[i].cpu_us / other[i].cpu_us);
     }
-    line["plain_echo"] = Print("plain echo", bytes, Medians(plain));
-    line["tls_ratio"] = Median(ratios);
-    line["tls_cpu_ratio"] = Median(cpu_ratios);
+    Print("plain echo", bytes, Medians(plain));
     std::printf("\n%22s with TLS %.3f of it, by cpu %.3f\n", "plain echo:", Median(ratios),
                 Median(cpu_ratios));
   }
 
-  const std::string protocol_;
-  const std::string against_;
   // Null: no TLS.
   const std::unique_ptr<BenchTls> tls_ =
       absl::GetFlag(FLAGS_tls) ? std::make_unique<BenchTls>() : nullptr;
-  const Front& front_ = protocol_ == "oip" ? kModelInfer : kNormalize;
-  const Front& other_front_ = against_ == "no_metrics" ? front_ : kNormalize;
   const BenchServer normd_{ServerOptions(tls_.get())};
   EchoService echo_service_;
   EchoService plain_echo_service_;
@@ -476,22 +384,9 @@ class Comparison {
   Clients to_plain_echo_;
 };
 
-bool IsOneOf(const char* flag, const std::string& value, const std::vector<std::string>& wanted) {
-  if (std::find(wanted.begin(), wanted.end(), value) != wanted.end()) return true;
-  std::fprintf(stderr, "--%s: %s, wanted one of %s\n", flag, value.c_str(),
-               absl::StrJoin(wanted, ", ").c_str());
-  return false;
-}
-
 int Run() {
   spdlog::set_level(spdlog::level::warn);
-  const std::string protocol = absl::GetFlag(FLAGS_protocol);
-  const std::string against = absl::GetFlag(FLAGS_against);
-  if (!IsOneOf("protocol", protocol, {"normd", "oip"}) ||
-      !IsOneOf("against", against, {"echo", "normalize", "no_metrics"})) {
-    return 2;
-  }
-  Comparison comparison(protocol, against);
+  Comparison comparison;
   const absl::Duration length = absl::GetFlag(FLAGS_round);
   std::printf("%s; %d connections, %d calls on each, %d turns of %s\n",
               comparison.description().c_str(), absl::GetFlag(FLAGS_connections),
@@ -500,17 +395,13 @@ int Run() {
   std::printf("%9s  %-10s %9s %8s %8s %8s %8s %8s %8s %8s %8s %8s\n", "bytes", "server", "calls/s",
               "GB/s", "p50 us", "p99 us", "cpu us", "allocs", "KiB", "switches", "of other",
               "by cpu");
-  nlohmann::json report = nlohmann::json::array();
   for (const std::string& size : absl::GetFlag(FLAGS_sizes)) {
     std::int64_t bytes = 0;
     if (!absl::SimpleAtoi(size, &bytes) || bytes <= 0 || bytes % (kRowElements * 4) != 0) {
       std::fprintf(stderr, "--sizes: %s, wanted multiples of 1024\n", size.c_str());
       return 2;
     }
-    report.push_back(comparison.Run(bytes, absl::GetFlag(FLAGS_rounds), length));
-  }
-  if (const std::string path = absl::GetFlag(FLAGS_json); !path.empty()) {
-    std::ofstream(path) << report.dump(2) << "\n";
+    comparison.Run(bytes, absl::GetFlag(FLAGS_rounds), length);
   }
   return 0;
 }

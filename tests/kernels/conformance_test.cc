@@ -142,21 +142,6 @@ TEST_P(KernelConformanceTest, AgreesWithReferenceForEveryActivation) {
   }
 }
 
-TEST_P(KernelConformanceTest, GivesTheSameBitsInPlace) {
-  const Shape shape{3, 10, 5, 131};
-  const NormSpec spec = MakeSpec(op(), shape, dtype(), layout());
-  const ParamSet params(spec, DType::kFloat32, TestSeed() + 6);
-  Tensor x(dtype(), shape.samples * shape.channels * shape.spatial, 3);
-  x.Fill(Data::kNormal, TestSeed() + 7);
-  Tensor y(dtype(), x.count());
-  const Segment apart{x.data(), y.data(), shape.samples, shape.spatial};
-  ASSERT_TRUE(backend_->Normalize(spec, params.View(), &apart, 1).ok());
-  const Segment in_place{x.data(), x.data(), shape.samples, shape.spatial};
-  ASSERT_TRUE(backend_->Normalize(spec, params.View(), &in_place, 1).ok());
-  EXPECT_TRUE(x.SameBytes(y));
-  EXPECT_TRUE(x.GuardsIntact());
-}
-
 std::string ParamName(const ::testing::TestParamInfo<std::tuple<Op, DType, Layout>>& info) {
   static constexpr const char* kOps[] = {"InstanceNorm", "InstanceNormGiven", "GroupNorm",
                                          "LayerNorm",    "RmsNorm",           "BatchNorm"};

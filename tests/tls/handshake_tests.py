@@ -63,27 +63,6 @@ class Handshakes(unittest.TestCase):
                         "h2", input="R\n").stdout
             self.assertNotIn("verify return", asked.split("RENEGOTIATING")[-1])
 
-    def test_what_is_not_tls_is_counted(self):
-        series = 'normd_connections_ended_total{port="grpc",reason="no_tls"}'
-        before = metric(self.ports[1], self.files, series)
-        for text in (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\0"):
-            with socket.create_connection(("127.0.0.1", self.ports[0]), timeout=LIMIT_S) as plain:
-                plain.sendall(text)
-                while plain.recv(4096):
-                    pass
-        self.assertEqual(metric(self.ports[1], self.files, series), before + 3)
-
-    def test_plaintext_to_the_metrics_port(self):
-        with socket.create_connection(("127.0.0.1", self.ports[1]), timeout=LIMIT_S) as plain:
-            plain.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-            said = b""
-            try:
-                while part := plain.recv(4096):
-                    said += part
-            except ConnectionResetError:
-                pass
-        self.assertNotIn(b"normd_", said)
-
     def test_metrics_tell_of_the_certificate(self):
         text = fetch(self.ports[1], self.files)
         self.assertTrue(text.startswith("HTTP/1.1 200 OK"), text[:100])

@@ -250,35 +250,6 @@ class Secrets(unittest.TestCase):
                     self.assertNotIn(part, text)
 
 
-class Identities(unittest.TestCase):
-    COUNT = 10_000  # The most that a policy may have.
-    CALLERS = 2_000  # Twice as many as get series of their own.
-
-    def test_any_number_of_them_has_a_bounded_number_of_series(self):
-        names = [f"user-{i}" for i in range(self.COUNT)]
-        policy = 'role { name: "viewer" observe: true }\n' + "\n".join(
-            f'identity {{ name: "{name}" role: "viewer" token: "{name}" }}' for name in names)
-        folder = Folder(self, policy, names)
-        with Normd(*folder.flags()) as normd:
-            for first in range(0, self.CALLERS, 1000):  # h2 keeps what it has of each stream.
-                with Connection(("127.0.0.1", normd.port), timeout=LIMIT_S) as connection:
-                    for name in names[first:first + 1000]:
-                        code, said = connection.call(
-                            b"", "/normd.v1.NormService/GetServerInfo", metadata=folder.bearer(name))
-                        self.assertEqual(code, OK, said)
-                        connection.events.clear()
-            status, text = http(normd.metrics_port, *folder.bearer(names[0]))
-        self.assertEqual(status, 200)
-        lines = re.findall(r'^(\w+)\{[^}]*identity="([^"]*)"[^}]*\} (\S+)$', text, re.MULTILINE)
-        values = {identity for _, identity, _ in lines}
-        self.assertGreater(len(values), 100)
-        self.assertLessEqual(len(values), 1002, "a thousand, _other and nobody")
-        self.assertIn("_other", values)
-        calls = sum(float(value) for name, _, value in lines if name == "normd_identity_calls_total")
-        self.assertGreaterEqual(calls, self.CALLERS)
-        self.assertLess(len(text), 4 << 20)
-
-
 def hand_over(path, authorization):
     """(code, what is said or the region's name) of memory that is handed over at a socket."""
     memory = os.memfd_create("region", os.MFD_ALLOW_SEALING)

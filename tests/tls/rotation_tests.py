@@ -15,24 +15,6 @@ from probe import (
 
 
 class Rotation(unittest.TestCase):
-    def test_files_are_followed(self):
-        files = Files()
-        with Normd(*files.mutual()) as normd:
-            first = served_certificate(normd.port)
-            key = pathlib.Path(files["server.key"])
-            key.chmod(0o644)
-            self.assertIn("has mode 0644", normd.wait_for("stays"))
-            self.assertEqual(served_certificate(normd.port), first)
-            files.make()
-            normd.wait_for("is in use")
-            for port in (normd.port, normd.metrics_port):
-                self.assertNotEqual(served_certificate(port), first)
-            self.assertEqual(
-                metric(normd.metrics_port, files, 'normd_certificate_reloads_total{result="taken"}'), 1)
-            self.assertEqual(
-                metric(normd.metrics_port, files, 'normd_certificate_reloads_total{result="refused"}'),
-                1)
-
     def test_under_load(self):
         """Certificate, tokens and policy are exchanged again and again under an open loop, beside
         which others connect, call and leave without a pause: no call fails, whoever comes new gets

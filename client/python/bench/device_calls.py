@@ -13,20 +13,46 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
+import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import calls
 import torch
 
 import normd
 import normd.torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+from timing import medians  # type: ignore[import-not-found]
+
+REPOSITORY = Path(__file__).resolve().parents[3] / "deploy" / "models"
 MODEL, CHANNELS = "instance_norm_64", 64
 WAYS = ("copied", "region", "shared", "sent", "torch")
+
+
+def start(folder: Path, sockets: str) -> tuple[subprocess.Popen[str], str]:
+    """A normd on the first GPU and a free port, and its address."""
+    flags = ["--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--http_listen="]
+    flags += ["--device=cuda:0", "--shared_memory_cuda", "--lame_duck=0s"]
+    flags += ["--shared_memory=fd", f"--shared_memory_listen=unix://{sockets}/regions"]
+    server = subprocess.Popen(
+        [folder / "normd", f"--model_repository={REPOSITORY}", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if server.stdout is None:
+        raise RuntimeError("normd: no output")
+    for line in server.stdout:
+        if match := re.search(r"serving: grpc=(\S+)", line):
+            threading.Thread(target=server.stdout.read, daemon=True).start()
+            return server, match[1]
+    sys.exit("normd does not serve")
 
 
 def callers(address: str, size: int, stack: contextlib.ExitStack) -> dict[str, Callable[[], Any]]:
@@ -56,7 +82,7 @@ def affine() -> tuple[Any, Any]:
     """The model's weight and bias."""
     from safetensors.torch import load_file
 
-    (path,) = (calls.REPOSITORY / MODEL).glob("*/params.safetensors")
+    (path,) = (REPOSITORY / MODEL).glob("*/params.safetensors")
     found = load_file(path, device="cuda")
     return found["weight"], found["bias"]
 
@@ -77,15 +103,13 @@ def main() -> None:
     parser.add_argument("--normd_bin", type=Path, required=True)
     parser.add_argument("--sizes", default="65536,1048576,16777216,67108864,268435456")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.3)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("no GPU")
     print(torch.__version__, torch.cuda.get_device_name())
     print("bytes        " + "".join(f"{way:>10}" for way in WAYS))
     with tempfile.TemporaryDirectory() as sockets, contextlib.ExitStack() as stack:
-        flags = ("--device=cuda:0", "--shared_memory_cuda")
-        server, address = calls.start(options.normd_bin, sockets, *flags)
+        server, address = start(options.normd_bin, sockets)
         stack.callback(server.terminate)
         for size in map(int, options.sizes.split(",")):
             with contextlib.ExitStack() as clients, torch.no_grad():
@@ -93,8 +117,8 @@ def main() -> None:
                 found = {way: waited_for(call) for way, call in ways.items()}
                 expected = found["copied"]()
                 assert all(torch.equal(call(), expected) for call in found.values())
-                rates = calls.rates(found, options.rounds, options.seconds)
-            print(f"{size:<13}" + "".join(f"{1e6 / rates[way]:10.0f}" for way in WAYS), flush=True)
+                times = medians(found, "cpu", options.rounds, calls=20)
+            print(f"{size:<13}" + "".join(f"{1e3 * times[way]:10.0f}" for way in WAYS), flush=True)
 
 
 if __name__ == "__main__":

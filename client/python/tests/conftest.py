@@ -195,6 +195,32 @@ def client(make_client: Any, server: Server) -> Any:
     return make_client(server.address)
 
 
+# Normalize's, with one element, 1.
+ANSWER = b"\x0a\x01m\x10\x01\x2a\x0b\x10\x01\x1a\x01\x01\x22\x04\x00\x00\x80\x3f"
+
+
+class Refuses:
+    """A handler that refuses so many calls, then answers."""
+
+    def __init__(
+        self,
+        times: int,
+        code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE,
+        pushback: int | None = None,
+        then: bytes = ANSWER,
+    ) -> None:
+        self.times, self.code, self.pushback, self.then = times, code, pushback, then
+        self.calls = 0
+
+    def __call__(self, request: bytes, context: Any) -> Any:
+        self.calls += 1
+        if self.calls > self.times:
+            return self.then
+        if self.pushback is not None:
+            context.set_trailing_metadata((("grpc-retry-pushback-ms", str(self.pushback)),))
+        return context.abort(self.code, "queue: full, wanted room")
+
+
 class FakeServer:
     """A gRPC server whose handlers a test gives: (method's name, handler of bytes)."""
 

@@ -13,36 +13,20 @@ from concurrent import futures
 import grpc
 import numpy as np
 import pytest
-from conftest import Server
+from conftest import ANSWER, Refuses, Server
 
 import normd
 from normd import _in_flight, retry
 from normd._in_flight import Gate
 
 X = np.ones(1, "f4")
-ANSWER = b"\x0a\x01m\x10\x01\x2a\x0b\x10\x01\x1a\x01\x01\x22\x04\x00\x00\x80\x3f"
-
-
-class Times:
-    """A handler that refuses so many times, then answers."""
-
-    def __init__(self, times, code=grpc.StatusCode.UNAVAILABLE, pushback=None):
-        self.left, self.code, self.pushback = times, code, pushback
-
-    def __call__(self, request, context):
-        if self.left == 0:
-            return ANSWER
-        self.left -= 1
-        if self.pushback is not None:
-            context.set_trailing_metadata((("grpc-retry-pushback-ms", str(self.pushback)),))
-        return context.abort(self.code, "queue: full, wanted room")
 
 
 def test_retries_last_as_long_as_the_timeout(make_client, fake_server):
     fast = normd.Retry(initial=0.001, longest=0.002)
-    client = make_client(fake_server(Normalize=Times(40)).address, retry=fast)
+    client = make_client(fake_server(Normalize=Refuses(40)).address, retry=fast)
     assert client.normalize("m", X).tolist() == [1.0]
-    client = make_client(fake_server(Normalize=Times(10**9)).address, retry=fast)
+    client = make_client(fake_server(Normalize=Refuses(10**9)).address, retry=fast)
     begin = time.monotonic()
     with pytest.raises((normd.UnavailableError, normd.DeadlineExceededError)):
         client.normalize("m", X, timeout=0.5)
@@ -70,7 +54,7 @@ def test_without_a_timeout_retries_end_too(monkeypatch, make_client, fake_server
     monkeypatch.setattr(retry, "_WITHOUT_TIMEOUT_S", 0.3)
     fast = normd.Retry(initial=0.001, longest=0.002)
     server = fake_server(
-        Normalize=Times(10**9), NormalizeStream=lambda r, c: c.abort(UNAVAILABLE, "")
+        Normalize=Refuses(10**9), NormalizeStream=lambda r, c: c.abort(UNAVAILABLE, "")
     )
     client = make_client(server.address, timeout=None, retry=fast)
     for call in (client.normalize, client.normalize_stream):
@@ -87,7 +71,7 @@ UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 )
 def test_retries_are_logged(make_client, fake_server, caplog, code, pushback, level):
     client = make_client(
-        fake_server(Normalize=Times(2, code, pushback)).address, retry=normd.Retry(initial=0.001)
+        fake_server(Normalize=Refuses(2, code, pushback)).address, retry=normd.Retry(initial=0.001)
     )
     with caplog.at_level(logging.INFO, "normd"):
         client.normalize("m", X)

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -314,11 +315,31 @@ TEST(MayRetryTest, RetriesUnavailableAtOnceAndThenWithAGrowingPause) {
   EXPECT_EQ(delay, milliseconds(10));
 }
 
-TEST(MayRetryTest, RetriesUnavailableAsItsHintSays) {
-  Duration delay{0};
-  const absl::Status nobody = WithHint(absl::UnavailableError("no healthy replica"), "500");
-  ASSERT_TRUE(MayRetry(RetryPolicy(), nobody, 1, 0, delay));
-  EXPECT_EQ(delay, milliseconds(500));
+TEST(MayRetryTest, RetriesAsStatusAndHintSay) {
+  const absl::Status gone = absl::UnavailableError("gone");
+  const absl::Status full = absl::ResourceExhaustedError("full");
+  const absl::Status failed = absl::InternalError("failed");
+  struct Case {
+    absl::Status status;
+    int attempts;
+    double jitter;
+    std::optional<Duration> delay;  // Null: it is not tried again.
+  };
+  for (const Case& one :
+       {Case{WithHint(gone, "500"), 1, 0, milliseconds(500)}, Case{gone, 5, 0, std::nullopt},
+        Case{full, 1, 0, std::nullopt}, Case{WithHint(full, "100"), 1, 0, milliseconds(100)},
+        Case{WithHint(full, "100"), 1, 1, milliseconds(150)}, Case{failed, 1, 1, std::nullopt},
+        Case{WithHint(failed, "0"), 4, 1, Duration{0}},
+        Case{WithHint(failed, "0"), 5, 1, std::nullopt},
+        // A hint that is no number.
+        Case{WithHint(gone, "-1"), 1, 0, std::nullopt},
+        Case{WithHint(gone, "soon"), 1, 0, std::nullopt}}) {
+    Duration delay{-1};
+    EXPECT_EQ(MayRetry(RetryPolicy(), one.status, one.attempts, one.jitter, delay),
+              one.delay.has_value())
+        << one.status << " " << one.attempts;
+    EXPECT_EQ(delay, one.delay.value_or(delay)) << one.status << " " << one.jitter;
+  }
 }
 
 TEST(MayRetryTest, PausesNoLongerThanTheLongest) {
@@ -327,36 +348,6 @@ TEST(MayRetryTest, PausesNoLongerThanTheLongest) {
   Duration delay{0};
   ASSERT_TRUE(MayRetry(policy, absl::UnavailableError(""), 90, 1, delay));
   EXPECT_EQ(delay, policy.max_backoff);
-}
-
-TEST(MayRetryTest, EndsWithTheLastAttempt) {
-  Duration delay{0};
-  EXPECT_FALSE(MayRetry(RetryPolicy(), absl::UnavailableError(""), 5, 0, delay));
-}
-
-TEST(MayRetryTest, RetriesResourceExhaustedAsItsHintSaysAndNeverWithoutOne) {
-  Duration delay{0};
-  const absl::Status full = absl::ResourceExhaustedError("full");
-  EXPECT_FALSE(MayRetry(RetryPolicy(), full, 1, 0, delay));
-  ASSERT_TRUE(MayRetry(RetryPolicy(), WithHint(full, "100"), 1, 0, delay));
-  EXPECT_EQ(delay, milliseconds(100));
-  ASSERT_TRUE(MayRetry(RetryPolicy(), WithHint(full, "100"), 1, 1, delay));
-  EXPECT_EQ(delay, milliseconds(150));
-}
-
-TEST(MayRetryTest, RetriesInternalAtOnceWhereTheServerSaysSo) {
-  Duration delay{-1};
-  const absl::Status failed = absl::InternalError("failed");
-  EXPECT_FALSE(MayRetry(RetryPolicy(), failed, 1, 1, delay));
-  ASSERT_TRUE(MayRetry(RetryPolicy(), WithHint(failed, "0"), 4, 1, delay));
-  EXPECT_EQ(delay, Duration{0});
-  EXPECT_FALSE(MayRetry(RetryPolicy(), WithHint(failed, "0"), 5, 1, delay));
-}
-
-TEST(MayRetryTest, AHintThatIsNoNumberForbidsIt) {
-  Duration delay{0};
-  EXPECT_FALSE(MayRetry(RetryPolicy(), WithHint(absl::UnavailableError(""), "-1"), 1, 0, delay));
-  EXPECT_FALSE(MayRetry(RetryPolicy(), WithHint(absl::UnavailableError(""), "soon"), 1, 0, delay));
 }
 
 TEST(MayRetryTest, RetriesNothingElse) {

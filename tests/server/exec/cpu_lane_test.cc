@@ -44,39 +44,6 @@ class CpuLaneTest : public CpuLaneFixture {
       {MakeParameter("weight", Ramp(7, 0.5F, 0.25F)), MakeParameter("bias", Ramp(7, -1.0F, 0.5F))});
 };
 
-TEST_F(CpuLaneTest, ABatchGivesTheBitsThatEachRequestGivesAlone) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    std::deque<LaneRequest> together;
-    std::vector<LaneRequest*> batch;
-    std::vector<std::pair<std::int64_t, std::int64_t>> sizes;
-    for (std::uint64_t i = 0; i < 40; ++i) {
-      sizes.emplace_back(random_() % 4, 1 + random_() % (i % 8 == 0 ? 9000 : 70));
-      together.push_back(Make(sizes[i].first, sizes[i].second, i, dtype));
-      together.back().Lay(kSplits[random_() % std::size(kSplits)]);
-      batch.push_back(&together.back());
-    }
-    Run(batch);
-    for (std::uint64_t i = 0; i < together.size(); ++i) {
-      LaneRequest alone = Make(sizes[i].first, sizes[i].second, i, dtype);
-      Run({&alone});
-      EXPECT_EQ(together[i].Differs(alone), "") << "request " << i;
-    }
-  }
-}
-
-TEST_F(CpuLaneTest, InputsLargerThanOneGatherGiveTheSameBits) {
-  // 1.4 MB a sample; the lane gathers 2 MiB at a time.
-  LaneRequest whole = Make(9, 50'000);
-  LaneRequest sliced = Make(9, 50'000);
-  LaneRequest other = Make(9, 50'000);
-  sliced.Lay(Split::kWithEmpty);
-  other.Lay(Split::kSingleBytes);
-  Run({&whole, &sliced, &other});
-  EXPECT_EQ(sliced.Differs(whole), "");
-  EXPECT_EQ(other.Differs(whole), "");
-  EXPECT_EQ(Wrong(whole), "");
-}
-
 TEST_F(CpuLaneTest, PartsOfASampleHaveTheBitsOfTheWhole) {
   LaneRequest whole = Make(1, 1031);
   Run({&whole});
@@ -102,30 +69,6 @@ TEST_F(CpuLaneTest, PartsOfASampleHaveTheBitsOfTheWhole) {
       ASSERT_EQ(part.Get(k), expected.Get(ranges[i].first * 1031 + k)) << "part " << i;
     }
   }
-}
-
-TEST_F(CpuLaneTest, WritesToTheMemoryThatTheRequestNames) {
-  for (const Split split : {Split::kOnePiece, Split::kWithEmpty}) {
-    Tensor y(DType::kFloat32, 7 * 10);
-    LaneRequest request = Make();
-    request.Lay(split);
-    request.NameOutput(0, y);
-    Run({&request});
-    EXPECT_EQ(Wrong(request), "");
-    EXPECT_TRUE(y.GuardsIntact());
-  }
-  EXPECT_EQ(pool_.free_bytes(), 0) << "the pool was not needed";
-}
-
-TEST_F(CpuLaneTest, ComputesInPlaceWhenOutputIsTheInput) {
-  LaneRequest request = Make();
-  Tensor xy(DType::kFloat32, 7 * 10);
-  xy.CopyFrom(request.input(0));
-  request.request()->inputs[0].views = {
-      ConstBytes(static_cast<const std::byte*>(xy.data()), xy.bytes())};
-  request.NameOutput(0, xy);
-  Run({&request});
-  EXPECT_EQ(Wrong(request), "");
 }
 
 TEST_F(CpuLaneTest, ABatchThatNobodyWantsIsNoBatch) {

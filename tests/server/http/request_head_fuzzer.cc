@@ -1,22 +1,39 @@
 // The head of a request to the metrics port, as it comes in one part and in two; the first byte of
-// the input says where these meet. http_fuzzer plays the same over sockets, far fewer of them.
+// the input says where these meet.
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "boost/asio/buffer.hpp"
 #include "server/http/request_head.h"
 #include "tests/fuzz/expect.h"
-#include "tests/server/http/check_request.h"
 
 namespace normd::testing {
 namespace {
 
 constexpr std::size_t kMaxHeadBytes = 512;
+
+// What holds for every request that is taken: it is what `sent` asks for.
+void CheckRequest(const HttpRequest& request, absl::string_view sent) {
+  Expect(absl::StrContains(sent, request.path), "a path is as it came", request.path);
+  Expect(std::none_of(request.path.begin(), request.path.end(),
+                      [](char c) { return c == '?' || c == ' ' || c == '\r' || c == '\n'; }),
+         "a path is without its query and the rest of the line", request.path);
+  Expect(absl::StartsWith(sent, "GET ") || absl::StartsWith(sent, "HEAD "),
+         "other methods are refused", sent);
+  if (request.authorization.has_value()) {
+    Expect(absl::StrContains(absl::AsciiStrToLower(sent), "authorization"), "as it came");
+    Expect(absl::StrContains(sent, *request.authorization) || absl::StrContains(sent, "\n ") ||
+               absl::StrContains(sent, "\n\t"),
+           "an authorization is as it came", *request.authorization);
+  }
+  if (request.accepts_gzip) Expect(absl::StrContains(sent, "gzip"), "as it came");
+}
 
 RequestHead::Outcome Read(absl::string_view first, absl::string_view second) {
   RequestHead head(kMaxHeadBytes);

@@ -24,45 +24,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-struct Load {
-  std::atomic<int> answered{0};
-  std::atomic<int> refused{0};
-  std::atomic<int> lost{0};
-};
-
-// Calls until the first call that is not answered.
-void CallUntilRefused(const NormdProcess& normd, int rows, Load& load) {
-  const auto stub = normd.NewStub();
-  const v1::NormalizeRequest request = RmsNormRequest(rows);
-  for (;;) {
-    grpc::ClientContext context;
-    v1::NormalizeResponse response;
-    const grpc::Status status = stub->Normalize(&context, request, &response);
-    if (status.ok() && response.outputs_size() == 1 &&
-        response.outputs(0).data().size() == request.inputs(0).data().size()) {
-      ++load.answered;
-      continue;
-    }
-    ++(status.error_code() == grpc::StatusCode::UNAVAILABLE ? load.refused : load.lost);
-    if (!status.ok() && status.error_code() != grpc::StatusCode::UNAVAILABLE) {
-      std::cerr << "lost: " << status.error_code() << " " << status.error_message() << "\n";
-    }
-    return;
-  }
-}
-
-TEST(ProcessTest, ServesAndEndsWithZeroOnSigterm) {
-  NormdProcess normd({"--lame_duck=0s"});
-  ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
-  grpc::ClientContext context;
-  v1::NormalizeResponse response;
-  const grpc::Status status = normd.NewStub()->Normalize(&context, RmsNormRequest(2), &response);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  normd.child().Signal(SIGTERM);
-  EXPECT_EQ(normd.child().Wait(), 0) << normd.child().output();
-  EXPECT_THAT(normd.child().output(), HasSubstr("health is NOT_SERVING"));
-}
-
 // gRPC's own shutdown would wait 10 s for the poller of such a response.
 TEST(ProcessTest, EndsAtOnceAfterAResponseThatWaitedForItsReader) {
   NormdProcess normd({"--lame_duck=0s"});
@@ -118,22 +79,6 @@ TEST(ProcessTest, NoSignalEndsItWithoutADrain) {
                 HasSubstr(std::string("received SIG") + sigabbrev_np(signal)));
     EXPECT_THAT(drained.child().output(), HasSubstr("health is NOT_SERVING"));
   }
-}
-
-TEST(ProcessTest, SigtermUnderLoadLosesNothingThatWasAccepted) {
-  NormdProcess normd({"--lame_duck=200ms"});
-  ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
-  Load load;
-  std::vector<std::thread> clients;
-  for (int i = 0; i < 6; ++i) {
-    clients.emplace_back([&] { CallUntilRefused(normd, 1 << i, load); });
-  }
-  WaitUntil([&] { return load.answered >= 50; });
-  normd.child().Signal(SIGTERM);
-  EXPECT_EQ(normd.child().Wait(), 0) << normd.child().output();
-  for (std::thread& client : clients) client.join();
-  EXPECT_EQ(load.lost, 0);
-  EXPECT_EQ(load.refused, 6);
 }
 
 TEST(ProcessTest, ASecondSignalEndsTheLameDuck) {

@@ -247,22 +247,5 @@ TEST_F(SharedMemoryProcessTest, AsManyRegionsAsMayBeLeaveTheServerItsMappings) {
   EXPECT_GT(MetricOf(server, "normd_shared_regions{kind=\"descriptor\"}"), 1);
 }
 
-// The process is gone at once: its region is not for long.
-TEST_F(SharedMemoryProcessTest, AKilledLoadLeavesNothing) {
-  {
-    ChildProcess load({NORMLOAD_BINARY, "--quiet", "--server=" + server_.grpc_address(),
-                       "--plane=shm", "--shared_memory=" + regions_, "--duration=1h",
-                       "--model=instance_norm_64", "--shape=8x64x128x128"});
-    while (Metric("normd_shared_tensor_bytes_total{direction=\"out\",memory=\"host\"}") == 0)
-      usleep(1000);
-    EXPECT_EQ(Metric("normd_shared_regions{kind=\"descriptor\"}"), 1);
-    load.Signal(SIGKILL);
-    EXPECT_EQ(load.Wait(), -SIGKILL);
-  }
-  while (Metric("normd_shared_regions{kind=\"descriptor\"}") != 0) usleep(1000);
-  EXPECT_EQ(Metric("normd_shared_region_bytes{kind=\"descriptor\"}"), 0);
-  EXPECT_EQ(Run({EXAMPLE_BINARY, server_.grpc_address(), regions_}), 0);
-}
-
 }  // namespace
 }  // namespace normd::testing

@@ -4,11 +4,9 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <memory>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -22,7 +20,6 @@
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
-#include "tests/support/threads.h"
 
 namespace normd::testing {
 namespace {
@@ -300,38 +297,6 @@ TEST_F(AccessTest, CallsCountWithTheirIdentity) {
   EXPECT_EQ(server.Metric("normd_identity_calls_total{identity=\"w\",outcome=\"denied\"}"), 1);
   EXPECT_EQ(server.Metric("normd_identity_calls_total{identity=\"\",outcome=\"denied\"}"), 1);
   EXPECT_EQ(server.Metric("normd_identity_input_bytes_total{identity=\"u\"}"), 64 * 4 * 4);
-}
-
-// Tokens and policies that are exchanged under load cost no call whose token is good throughout.
-TEST_F(AccessTest, FilesAreExchangedUnderLoadWithoutALostCall) {
-  TestServer server(Options());
-  std::atomic<bool> ended{false};
-  std::atomic<int> answered{0};
-  std::vector<std::thread> clients;
-  for (int i = 0; i < 3; ++i) {
-    clients.emplace_back([&] {
-      const auto stub = v1::NormService::NewStub(server.NewChannel());
-      const v1::NormalizeRequest request = MakeRequest(kModel, {1, 64, 1, 1});
-      while (!ended) {
-        grpc::ClientContext context;
-        context.AddMetadata("authorization", BearerOf('u'));
-        v1::NormalizeResponse response;
-        const grpc::Status status = stub->Normalize(&context, request, &response);
-        ASSERT_TRUE(status.ok()) << status.error_message();
-        ++answered;
-      }
-    });
-  }
-  for (int round = 0; round < 30; ++round) {
-    const int before = answered;
-    folder_.Write("tokens", TokenLine("u", TokenOf('u')) +
-                                TokenLine("u", TokenOf(static_cast<char>('A' + round % 26))));
-    folder_.Write("policy", absl::StrCat(kPolicy, "# ", round));
-    EXPECT_TRUE(server.access().CheckFiles().ok());
-    WaitUntil([&] { return answered >= before + 3; });
-  }
-  ended = true;
-  for (std::thread& client : clients) client.join();
 }
 
 TEST_F(AccessTest, ThePathsOfTheMetricsPortHaveTheSameRules) {

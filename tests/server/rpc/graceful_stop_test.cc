@@ -137,35 +137,6 @@ TEST(GracefulStopTest, FinishesAStreamThatWasAccepted) {
   EXPECT_EQ(stopping.Join(), Outcome::kClean);
 }
 
-TEST(GracefulStopTest, EndsAStreamWhoseClientSendsNothing) {
-  Stopping stopping({.lame_duck = Duration(0),
-                     .drain_timeout = kLong,
-                     .stream_quiet = std::chrono::milliseconds(20)});
-  StreamClient without_header(stopping.server.stub());
-  StreamClient client(stopping.server.stub());
-  ASSERT_TRUE(client.SendHeader(SomeRequest()));
-  ASSERT_TRUE(client.Read()->has_header());
-  stopping.stop.Signal();
-  for (StreamClient* stream : {&without_header, &client}) {
-    const grpc::Status status = stream->Finish();
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
-  }
-  EXPECT_EQ(stopping.Join(), Outcome::kClean);
-}
-
-TEST(GracefulStopTest, TheDrainTimeoutEndsAStreamThatWaitsForItsClient) {
-  Stopping stopping({.lame_duck = Duration(0),
-                     .drain_timeout = std::chrono::milliseconds(20),
-                     .stream_quiet = kLong});
-  StreamClient client(stopping.server.stub());
-  ASSERT_TRUE(client.SendHeader(SomeRequest()));
-  ASSERT_TRUE(client.Read()->has_header());
-  stopping.stop.Signal();
-  const grpc::Status status = client.Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
-  EXPECT_EQ(stopping.Join(), Outcome::kAborted);
-}
-
 TEST(GracefulStopTest, EndsCleanlyThoughAWatchIsOpen) {
   Stopping stopping({.lame_duck = Duration(0), .drain_timeout = kLong});
   RawStream watch(stopping.server.NewChannel(), "/grpc.health.v1.Health/Watch", HealthRequest(""));

@@ -53,6 +53,12 @@ std::vector<Case> Cases() {
        {6, 24, 5, 3},
        moments},
       {"group_norm", "group_norm { channels: 24 groups: 4 affine: false }", {6, 24, 5, 3}, moments},
+      {"sum",
+       "add_rms_norm { normalized_shape: 256 affine: false }",
+       {35, 256},
+       {"y", "residual_out", "rstd"},
+       {"y", "residual_out"},
+       true},
       {"rows_to_float8",
        "rms_norm { normalized_shape: 256 affine: false } "
        "quantization { dtype: FLOAT8_E4M3 scales: PER_ROW }",

@@ -183,9 +183,7 @@ TestServer::Parts::Parts(TestServerOptions options)
   queue.StageWith(backend->stager());
   gate.Open();
   EXPECT_TRUE(registry.LoadAll().ok());
-  std::vector<ServedService> services = options.more_services(environment);
-  services.push_back(service.served());
-  services.push_back(infer_service.served());
+  const std::vector<ServedService> services = {service.served(), infer_service.served()};
   ServerOptions server_options;
   server_options.listen = options.listen;
   server_options.max_request_bytes = options.accept.max_request_bytes;

@@ -48,10 +48,6 @@ struct TestServerOptions {
   Clock* clock = nullptr;      // Null: the steady clock.
   std::string device = "cpu";  // As normd's flag.
   int cpu_lanes = 1;
-  // Served beside NormService and InferService; they outlive the server.
-  std::function<std::vector<ServedService>(CallEnvironment&)> more_services = [](CallEnvironment&) {
-    return std::vector<ServedService>();
-  };
   // Called on the loader's thread at the end of each load and unload.
   std::function<void()> on_change = [] {};
   WithoutModels without_models = WithoutModels::kNotReady;
