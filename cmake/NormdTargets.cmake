@@ -82,8 +82,14 @@ function(normd_include_root target folder)
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${root}>)
 endfunction()
 
+# Under a sanitizer, folders that neither compute nor decode compile at -O0, in half the time.
+set(NORMD_UNOPTIMISED "^client(/(fleet|load|normctl|normload|scrape))?$|^server/(infer|metrics|rpc|tls)$")
 function(normd_common target)
   target_link_libraries(${target} PRIVATE normd_options Threads::Threads)
+  file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  if(NORMD_SANITIZE AND folder MATCHES "${NORMD_UNOPTIMISED}")
+    target_compile_options(${target} PRIVATE $<${_cxx}:-O0>)
+  endif()
   if(NORMD_LINT)
     set_target_properties(${target} PROPERTIES CXX_CLANG_TIDY ${CLANG_TIDY})
   endif()
@@ -93,9 +99,6 @@ endfunction()
 # library of the folder that calls it. PUBLIC: its headers include theirs. PRIVATE: its sources do.
 # Presets that compile several sources as one (CMAKE_UNITY_BUILD) leave those of APART alone: their
 # names in unnamed namespaces are others' names too, or their system headers exclude others'.
-#
-# Under a sanitizer, folders that neither compute nor decode compile at -O0, in half the time.
-set(NORMD_UNOPTIMISED "^client(/(fleet|load|normctl|normload|scrape))?$|^server/(infer|metrics|rpc|tls)$")
 function(normd_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;APART;PUBLIC;PRIVATE" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES} ${ARG_APART})
@@ -107,9 +110,6 @@ function(normd_library name)
   if(NORMD_PRECOMPILED_TESTS AND folder MATCHES "^tests/")
     normd_test_code(${name} ${ARG_PUBLIC} ${ARG_PRIVATE})
     return()
-  endif()
-  if(NORMD_SANITIZE AND folder MATCHES "${NORMD_UNOPTIMISED}")
-    target_compile_options(${name} PRIVATE $<${_cxx}:-O0>)
   endif()
   if(NORMD_FUZZ AND folder MATCHES "^(base|client/tensor|operations|server|wire)")
     # What the fuzzers play tells them which ways it takes.
