@@ -62,7 +62,7 @@ def run_path(dynamic):
 def faults_of_binary(path):
     segments, dynamic = readelf("--program-headers", path), readelf("--dynamic", path)
     symbols = readelf("--dyn-syms", path)
-    stack = re.search(r"GNU_STACK.*\s([R W]+E?)\s+0x[0-9a-f]+$", segments, re.MULTILINE)
+    stack = re.search(r"GNU_STACK.*\s([R W]+E?)\s+0(?:x[0-9a-f]+)?$", segments, re.MULTILINE)
     if "DYN" not in readelf("--file-header", path):
         yield "its type is not DYN: not position independent"
     if "GNU_RELRO" not in segments:

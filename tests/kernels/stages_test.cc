@@ -203,7 +203,7 @@ TEST_P(StagesTest, RowsThatAreNoWholeVectorsAgreeWithTheReference) {
   for (const std::int64_t length :
        {17, 33, 65, 201, 517, 1031, 1040, 3249, 4097, 8191, 16383, 16385, 24575, 24577, 40001}) {
 #ifdef NORMD_SANITIZED
-    if (length > 2048) continue;
+    if (length > 600) continue;  // A CPU computes longer ones alike; LongRows has some.
 #endif
     if (!is_cuda() && length > 16383) continue;  // In other tests: a CPU has no blocks.
     for (const auto& [one, other] : kPairs) {
