@@ -94,9 +94,9 @@ inline RowBatch EmptyRowBatch(const Launch& launch) {
   batch.gamma = launch.params.gamma;
   batch.beta = launch.params.beta;
   batch.eps = Constant(launch.spec.eps);
-  batch.scale_offset = Addend(IsModulatedByGamma(launch.spec) ? launch.spec.weight_offset
-                                                              : launch.spec.scale_offset)
-                           .narrow;
+  batch.scale_offset =
+      Addend(IsModulatedByGamma(launch.spec) ? launch.spec.weight_offset : launch.spec.scale_offset)
+          .narrow;
   batch.leaky_slope = Constant(launch.spec.leaky_slope);
   batch.activation = launch.spec.activation;
   batch.centered = launch.spec.statistics == Statistics::kMeanVariance;
