@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -124,31 +123,19 @@ class GatedRMSNorm(Activated):
 
 
 def _named(function: Any, original: Any) -> Any:
-    """The function with the names of the original's parameters, so that these are its keywords.
+    """The function, which also takes the names of the original's parameters as keywords."""
+    own = [*inspect.signature(function).parameters]
+    theirs = [*inspect.signature(original).parameters]
+    names = dict(zip(theirs, own, strict=False))
+    if all(name == each for name, each in names.items()):
+        return function  # A call through another function costs time.
 
-    It is a copy: a call through another function would cost time.
-    """
-    theirs = getattr(inspect.unwrap(original), "__code__", None)
-    if theirs is None or not isinstance(function, FunctionType):
-        return function
-    code = function.__code__
-    count = min(code.co_argcount, theirs.co_argcount)
-    names = dict(zip(code.co_varnames[1:count], theirs.co_varnames[1:count], strict=True))
-    taken = set(names.values())
-    names |= {name: f"{name}_" for name in code.co_varnames[count:] if name in taken}
-    renamed = code.replace(
-        co_varnames=tuple(names.get(name, name) for name in code.co_varnames),
-        co_cellvars=tuple(names.get(name, name) for name in code.co_cellvars),
-    )
-    copied = FunctionType(
-        renamed,
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    copied.__kwdefaults__ = function.__kwdefaults__
-    return copied
+    @functools.wraps(original)
+    def forward(self: Any, *inputs: Any, **keywords: Any) -> Any:
+        own_keywords = {names.get(name, name): value for name, value in keywords.items()}
+        return function(self, *inputs, **own_keywords)
+
+    return forward
 
 
 def turn_back(module: nn.Module) -> None:
