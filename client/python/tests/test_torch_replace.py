@@ -238,6 +238,28 @@ def test_inputs_keep_the_names_that_the_norm_gives_them(norm, shape, layer, name
         ours(*x, other=1)
 
 
+@torch.no_grad()
+def test_attributes_that_the_norm_does_not_read_change_nothing():
+    norm = LlamaNorm().eval()
+    normd_torch.replace(norm)
+    kind, x = type(norm), torch.randn(3, 16)
+    wanted = norm(x)
+    norm.calls = 0
+
+    def count(module, _):
+        module.calls += 1
+
+    norm.register_forward_pre_hook(count)
+    norm.variance_epsilon = float(repr(norm.variance_epsilon))
+    norm.train()
+    assert torch.equal(norm(x), wanted)
+    assert type(norm) is kind
+    assert norm.calls == 1
+    norm.variance_epsilon = 1.0
+    assert type(norm) is not kind
+    assert not torch.allclose(norm(x), wanted)
+
+
 NEAR = [OneGainNorm(), ThirdFromLastNorm(6), LayerNorm2d(6), LlamaNorm(6), WeightlessNorm()]
 NEAR += [DimensionNorm(dim) for dim in (0, 1, 2, 3, -1, -2, -3)] + [T5Norm(1), VarianceNorm(6)]
 

@@ -225,14 +225,17 @@ def test_compiled_layers_refuse_what_eager_ones_do(layer):
             assert messages[0].split(": ", 1)[1].splitlines()[0] in messages[1]
 
 
+@pytest.mark.parametrize("strict", [False, True])
 @torch.no_grad()
-def test_exported_layers_keep_the_operators():
+def test_exported_layers_keep_the_operators_for_every_size(strict):
     layers, x = Chain(10), torch.randn(2, 4, 3, 10)
-    program = torch.export.export(layers, (x,))
+    rows = torch.export.Dim("rows")
+    program = torch.export.export(layers, (x,), dynamic_shapes=({2: rows},), strict=strict)
     kept = {name for name in operators_of(program.graph) if name.startswith("normd::")}
     names = ("batch_norm", "instance_norm", "add_layer_norm", "add_rms_norm", "group_norm")
     assert kept == {f"normd::{name}" for name in names}
-    assert torch.equal(program.module()(x), layers(x))
+    for each in (x, torch.randn(2, 4, 4000, 10)):
+        assert torch.equal(program.module()(each), layers(each))
 
 
 @torch.no_grad()

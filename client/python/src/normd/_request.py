@@ -102,7 +102,8 @@ def checked_seconds(field: str, seconds: float, wanted: str) -> float:
     """A time of the caller's, or the longest. InvalidArgumentError unless it is above 0."""
     if not is_number(seconds) or not seconds > 0:
         raise InvalidArgumentError(f"{field}: {seconds!r} s, wanted {wanted}")
-    return float(min(seconds, _LONGEST_S))
+    # Python's integers may be too large for a float, and NumPy's floats too small for the longest.
+    return float(min(seconds if isinstance(seconds, int) else float(seconds), _LONGEST_S))
 
 
 def _nanoseconds(seconds: float | None) -> int:

@@ -75,12 +75,13 @@ def is_plain(path: Path) -> bool:
 
 
 def memory_of(value: Any) -> range:
-    """The addresses of the bytes of an array or a PyTorch tensor, if it is contiguous."""
+    """The addresses of the bytes of an array or a PyTorch tensor; none of a strided array."""
     if _torch.is_tensor(value):
         begin, nbytes = value.data_ptr(), value.numel() * value.element_size()
     else:
         array = np.asarray(value)
-        begin, nbytes = array.__array_interface__["data"][0], array.nbytes
+        begin = array.__array_interface__["data"][0]
+        nbytes = array.nbytes if array.flags.c_contiguous else 0
     return range(begin, begin + nbytes)
 
 

@@ -10,7 +10,7 @@ import logging
 import random
 import time
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 
 from normd.errors import (
     Error,
@@ -48,8 +48,11 @@ class Retry:
     longest: float = 2.0
 
     def __post_init__(self) -> None:
-        if self.attempts is not None and not (isinstance(self.attempts, int) and self.attempts > 0):
-            raise InvalidArgumentError(f"attempts: {self.attempts}, wanted at least 1, or None")
+        whole = isinstance(self.attempts, Integral) and self.attempts > 0
+        if self.attempts is not None and not whole:
+            raise InvalidArgumentError(
+                f"attempts: {self.attempts!r}, wanted a whole number from 1 on, or None"
+            )
         numbers = isinstance(self.initial, Real) and isinstance(self.longest, Real)
         if not (numbers and 0 <= self.initial <= self.longest):
             raise InvalidArgumentError(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling as compiling
 from torch.nn.utils.parametrize import is_parametrized
 
-from normd.torch._decompositions import activate, traced
+from normd.torch._decompositions import activate, for_inductor, traced
 from normd.torch.fused import gated_rms_norm
 from normd.torch.modules import Activated, tensor_of
 
@@ -104,7 +104,7 @@ class GatedRMSNorm(Activated):
     _kinds: Kinds
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
-        if gate is None or compiling() or not x.dtype == gate.dtype == self.weight.dtype:
+        if gate is None or for_inductor() or not x.dtype == gate.dtype == self.weight.dtype:
             _, original, _ = self._kinds
             return original.forward(self, x, gate)
         return gated_rms_norm(
@@ -152,14 +152,28 @@ def turn_back(module: nn.Module) -> None:
     module.__class__ = original
 
 
+@functools.cache
+def _read_by(kind: type[nn.Module]) -> set[str]:
+    """The names in a norm's code, but for those in what makes it and prints it."""
+    names: set[str] = set()
+    for base in kind.__mro__[: kind.__mro__.index(nn.Module)]:
+        for name, member in vars(base).items():
+            code = getattr(getattr(member, "fget", member), "__code__", None)
+            if code is not None and name not in {"__init__", "extra_repr", "reset_parameters"}:
+                names.update(code.co_names)
+    return names - {"training", "forward"}
+
+
 def _set(self: Any, name: str, value: Any) -> None:
     """Sets an attribute. The layer has been found by those that the norm had, so that with another
     one it is the norm's own forward that computes. Tensors of the same shape are looked up."""
     original, before = self._kinds[1], getattr(self, name, value)
-    alike = before is value or name.startswith("_") or name in {"training", "forward"}
+    alike = before is value
     if isinstance(before, Tensor) and isinstance(value, Tensor):
         alike = before.shape == value.shape
-    if not alike:
+    elif isinstance(value, bool | int | float | str | tuple):
+        alike = type(before) is type(value) and before == value
+    if not alike and name in _read_by(original):
         turn_back(self)
     original.__setattr__(self, name, value)
 

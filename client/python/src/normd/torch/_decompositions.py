@@ -157,15 +157,27 @@ _FUSED_ELEMENTS = 1 << 16
 _EPS = {"instance_norm": 4, "batch_norm": 4, "group_norm": 3, "layer_norm": 4, "rms_norm": 3}
 
 
+def for_inductor() -> bool:
+    """Whether torch.compile traces the call, and not torch.export.
+
+    torch.compiler.is_exporting() is true for both in older versions of PyTorch.
+    """
+    exporting = getattr(torch.compiler, "_is_exporting_flag", False)
+    return torch.compiler.is_dynamo_compiling() and not exporting
+
+
 def traced(name: str) -> Callable[..., Any]:
     """What a layer calls while torch.compile traces it.
 
-    That is PyTorch's own operators, for inductor to fuse with what is around them. It is normd's
-    for groups of channels over _FUSED_ELEMENTS, for x without elements, and for what normd refuses.
+    That is PyTorch's own operators, for inductor to fuse with what is around them. It is normd's in
+    torch.export, for groups of channels over _FUSED_ELEMENTS, for x without elements, and for what
+    normd refuses.
     """
     operator, function = getattr(torch.ops.normd, name).default, _FUNCTIONS[name]
 
     def call(x: Tensor, *arguments: Any) -> Any:
+        if not for_inductor():
+            return operator(x, *arguments)
         tensors = [x, *(each for each in arguments if isinstance(each, Tensor))]
         refused = (
             any(each.dtype not in FLOATS for each in tensors)

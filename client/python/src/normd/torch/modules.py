@@ -16,7 +16,7 @@ from torch.compiler import is_dynamo_compiling as compiling
 
 from normd.torch._calls import OPS, two, wider_type
 from normd.torch._checks import ACTIVATIONS, DEFAULT_EPS, activation_code, axes_of
-from normd.torch._decompositions import traced
+from normd.torch._decompositions import for_inductor, traced
 
 _instance_norm, _traced_instance_norm = OPS.instance_norm.default, traced("instance_norm")
 _batch_norm, _traced_batch_norm = OPS.batch_norm.default, traced("batch_norm")
@@ -188,7 +188,7 @@ class LayerNorm(Activated, nn.LayerNorm):
         """(norm(v), v) of v = x + residual in one pass; types as in normd.torch.add_layer_norm."""
         weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
         axis, axes, more = axes_of("LayerNorm", x, self.normalized_shape, weight, bias, self.axis)
-        if more or compiling():
+        if more or for_inductor():
             total = x + residual
             return LayerNorm.forward(self, total).to(x.dtype), total
         options = (weight, bias, self.eps, self._code, self._slope)
@@ -233,7 +233,7 @@ class RMSNorm(Activated, nn.RMSNorm):
         if eps is None:
             eps = DEFAULT_EPS.get(wider_type(x, residual) or x.dtype, 0.0)
         axis, axes, more = axes_of("RMSNorm", x, self.normalized_shape, weight, None, self.axis)
-        if more or compiling():
+        if more or for_inductor():
             total = x + residual
             return RMSNorm.forward(self, total).to(x.dtype), total
         options = (weight, eps, self.weight_offset, self._code, self._slope)
