@@ -160,7 +160,7 @@ def _read_by(kind: type[nn.Module]) -> set[str]:
         for name, member in vars(base).items():
             code = getattr(getattr(member, "fget", member), "__code__", None)
             if code is not None and name not in {"__init__", "extra_repr", "reset_parameters"}:
-                names.update(code.co_names)
+                names.update(each for each in code.co_names if not each.startswith("__"))
     return names - {"training", "forward"}
 
 
