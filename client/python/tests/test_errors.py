@@ -95,7 +95,9 @@ def test_bad_models_are_named(client, model):
         assert error.value.field == "model"
 
 
-@pytest.mark.parametrize("seconds", [np.float16(30), np.float32(30), np.int64(30), 1e9, 9e9, 1e19, 1e300, 10**400])
+@pytest.mark.parametrize(
+    "seconds", [np.float16(30), np.float32(30), np.int64(30), 1e9, 9e9, 1e19, 1e300, 10**400]
+)
 def test_long_timeouts_are_long(make_client, server, seconds):
     for client in (make_client(server.address, timeout=seconds), make_client(server.address)):
         client.normalize("instance_norm_64", X, timeout=seconds, queue_timeout=seconds)
