@@ -68,19 +68,6 @@ def _over(
     return y if dims == last else y.movedim(last, dims)
 
 
-def _instance_norm(
-    x: Any, weight: Any = None, bias: Any = None, running_mean: Any = None, running_var: Any = None,
-    eps: float = 1e-5, activation: int = 0, slope: float = 0.01,
-) -> Any:  # fmt: skip
-    wide = _wide(x)
-    if x.numel() == 0:  # PyTorch's refuses it.
-        return _finish(x, wide, 0, 0)
-    affine, given = _like(wide, weight, bias), _like(wide, running_mean, running_var)
-    # functional.instance_norm refuses rows of one element.
-    y = builtin.instance_norm(wide, *affine, *given, running_mean is None, 0.1, eps, False)
-    return _finish(x, y, activation, slope)
-
-
 def _batch_norm(
     x: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
     eps: float = 1e-5, activation: int = 0, slope: float = 0.01,
@@ -99,6 +86,15 @@ def _group_norm(
         return _finish(x, wide, 0, 0)
     y = builtin.group_norm(wide, num_groups, *_like(wide, weight, bias), eps)
     return _finish(x, y, activation, slope)
+
+
+def _instance_norm(
+    x: Any, weight: Any = None, bias: Any = None, running_mean: Any = None, running_var: Any = None,
+    eps: float = 1e-5, activation: int = 0, slope: float = 0.01,
+) -> Any:  # fmt: skip
+    if running_mean is None:
+        return _group_norm(x, x.shape[1], weight, bias, eps, activation, slope)
+    return _batch_norm(x, running_mean, running_var, weight, bias, eps, activation, slope)
 
 
 def _layer_norm(
