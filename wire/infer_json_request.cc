@@ -189,8 +189,8 @@ class RequestReader {
     const absl::StatusOr<Shape> shape = Shape::Create(tensor.shape);
     if (type == nullptr || !shape.ok()) return reader_.Drop(field, value);
     if (JsonToken(value) != "[") return reader_.Refuse(field, JsonToken(value), "an array");
-    // A number takes a byte, and one more for what follows it. So there are no more than this, and
-    // a text with too few for its shape, which is refused below, takes no memory for it.
+    // Each number takes two bytes of the text at least: a digit, and a comma or a bracket. A text
+    // with fewer than its shape says takes memory for what it can hold, and is refused below.
     const auto most = static_cast<std::int64_t>(reader_.BytesFrom(value) / 2);
     const auto bytes =
         std::min(shape->elements(), most) * static_cast<std::int64_t>(norm::SizeOf(type->dtype));

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
-import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import calls
 import torch
 
 import normd
@@ -30,29 +28,8 @@ import normd.torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 from timing import medians  # type: ignore[import-not-found]
 
-REPOSITORY = Path(__file__).resolve().parents[3] / "deploy" / "models"
 MODEL, CHANNELS = "instance_norm_64", 64
 WAYS = ("copied", "region", "shared", "sent", "torch")
-
-
-def start(folder: Path, sockets: str) -> tuple[subprocess.Popen[str], str]:
-    """A normd on the first GPU and a free port, and its address."""
-    flags = ["--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--http_listen="]
-    flags += ["--device=cuda:0", "--shared_memory_cuda", "--lame_duck=0s"]
-    flags += ["--shared_memory=fd", f"--shared_memory_listen=unix://{sockets}/regions"]
-    server = subprocess.Popen(
-        [folder / "normd", f"--model_repository={REPOSITORY}", *flags],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    if server.stdout is None:
-        raise RuntimeError("normd: no output")
-    for line in server.stdout:
-        if match := re.search(r"serving: grpc=(\S+)", line):
-            threading.Thread(target=server.stdout.read, daemon=True).start()
-            return server, match[1]
-    sys.exit("normd does not serve")
 
 
 def callers(address: str, size: int, stack: contextlib.ExitStack) -> dict[str, Callable[[], Any]]:
@@ -82,7 +59,7 @@ def affine() -> tuple[Any, Any]:
     """The model's weight and bias."""
     from safetensors.torch import load_file
 
-    (path,) = (REPOSITORY / MODEL).glob("*/params.safetensors")
+    (path,) = (calls.REPOSITORY / MODEL).glob("*/params.safetensors")
     found = load_file(path, device="cuda")
     return found["weight"], found["bias"]
 
@@ -109,7 +86,8 @@ def main() -> None:
     print(torch.__version__, torch.cuda.get_device_name())
     print("bytes        " + "".join(f"{way:>10}" for way in WAYS))
     with tempfile.TemporaryDirectory() as sockets, contextlib.ExitStack() as stack:
-        server, address = start(options.normd_bin, sockets)
+        flags = ("--device=cuda:0", "--shared_memory_cuda")
+        server, address = calls.start(options.normd_bin, sockets, *flags)
         stack.callback(server.terminate)
         for size in map(int, options.sizes.split(",")):
             with contextlib.ExitStack() as clients, torch.no_grad():

@@ -331,7 +331,7 @@ TEST(MayRetryTest, RetriesAsStatusAndHintSay) {
         Case{WithHint(full, "100"), 1, 1, milliseconds(150)}, Case{failed, 1, 1, std::nullopt},
         Case{WithHint(failed, "0"), 4, 1, Duration{0}},
         Case{WithHint(failed, "0"), 5, 1, std::nullopt},
-        // A hint that is no number.
+        // A hint that is not a number.
         Case{WithHint(gone, "-1"), 1, 0, std::nullopt},
         Case{WithHint(gone, "soon"), 1, 0, std::nullopt}}) {
     Duration delay{-1};

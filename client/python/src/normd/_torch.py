@@ -122,7 +122,9 @@ def check_out(out: Any, dtype: DataType, shape: tuple[int, ...], where: str) -> 
     if data_type(out.dtype, f"{where}.") is not dtype:
         raise InvalidArgumentError(f"{where}.dtype: {out.dtype}, wanted {dtype.name}")
     if out.is_neg():
-        raise InvalidArgumentError(f"{where}.is_neg: True, wanted a tensor that is no negated view")
+        raise InvalidArgumentError(
+            f"{where}.is_neg: True, wanted a tensor that is not a negated view"
+        )
     if tuple(out.shape) != shape:
         raise InvalidArgumentError(f"{where}.shape: {list(out.shape)}, wanted {list(shape)}")
     if out.requires_grad:

@@ -114,7 +114,7 @@ class Fused(nn.Identity):
     def __init__(self, activation: nn.Module, norm: nn.Module, name: str) -> None:
         super().__init__()
         self._text = f"{activation}, computed by {name!r}"
-        self.original = (activation, norm)  # A tuple, so that they are no children.
+        self.original = (activation, norm)  # A tuple, so that neither is a child.
         self.__dict__.update(LEAF)
 
     def forward(self, input: Tensor) -> Tensor:
