@@ -21,7 +21,7 @@ class Divisor {
   __device__ std::uint32_t Divide(std::uint32_t dividend) const {
     return (__umulhi(dividend, factor_) + dividend) >> shift_;
   }
-  __device__ std::uint32_t value() const { return value_; }
+  __host__ __device__ std::uint32_t value() const { return value_; }
 
  private:
   std::uint32_t value_ = 1;

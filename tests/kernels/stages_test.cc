@@ -302,25 +302,26 @@ TEST_P(StagesTest, WideAndHighTilesAgreeWithTheReference) {
   EXPECT_GT(checked_, 5);
 }
 
-// More tiles than a device has blocks, whose turns lead from a segment's sample to the same of
-// another segment, with other scales.
+// More tiles than a device has blocks, whose turns lead from a segment's sample to another one's:
+// with scales of each sample, or with the positions of several samples in a tile.
 TEST_P(StagesTest, TilesOfManySegmentsAgreeWithTheReference) {
   const auto [dtype, layout, rows] = GetParam();
   if (rows != Rows::kPosition || layout != Layout::kChannelsFirst) return;
 #ifdef NORMD_SANITIZED
-  constexpr std::int64_t kSpatial = 512;
+  constexpr std::int64_t kSpatial = 512, kSamples = 5;
 #else
-  constexpr std::int64_t kSpatial = 25600;
+  constexpr std::int64_t kSpatial = 25600, kSamples = 500;
 #endif
   StagedSpec staged = Plain(Statistics::kMeanVariance);
-  staged.Add(Stage::kScale, random_);
-  staged.Add(Stage::kShift, random_);
   staged.spec.channels = 80;
   staged.spec.groups = 1;
   as_in_models_ = same_spatial_ = true;
+  CheckSegments(staged, 264, kSamples, 4);
+  staged.Add(Stage::kScale, random_);
+  staged.Add(Stage::kShift, random_);
   CheckSegments(staged, kSpatial, 1, 4);
   if (unsupported_.empty()) {
-    EXPECT_EQ(checked_, 1);
+    EXPECT_EQ(checked_, 2);
   }
 }
 

@@ -5,7 +5,8 @@
 // shuffles and through shared memory, and every thread scales its elements. Each channel's factor
 // and offset are computed once for all positions of a tile. From 8.0 on blocks are persistent:
 // while a block works on a tile, each thread's part of the next arrives in shared memory, where
-// only that thread reads it.
+// only that thread reads it. Where samples share their factors, tiles span them: otherwise their
+// last tiles and the blocks' last turn would be partly empty.
 // Bytes: each element is read once and written once.
 // Occupancy: two blocks of 256 threads with 16 vectors each: 128 KiB of tiles in work on a
 // multiprocessor, and as many in flight.
@@ -141,7 +142,7 @@ int WordBytesOf(const StageBatch& batch) {
 }  // namespace
 
 cudaError_t PreparePositions(const DeviceLimits& limits) {
-  for (const auto kernel : {ColumnStream<Half>, ColumnStream<BFloat>}) {
+  for (const auto kernel : {ColumnStream<Half>, ColumnStream<BFloat>, ColumnStream<float>}) {
     if (const cudaError_t error = AllowSharedBytes(kernel, limits); error != cudaSuccess)
       return error;
   }
@@ -162,35 +163,33 @@ bool TakesPositions(const Launch& launch, const StageBatch& batch) {
 cudaError_t LaunchPositions(const Launch& launch, StageBatch batch) {
   const int splits = SplitsOf(batch.channels_per_group);
   const auto per_vector = kVectorBytes / static_cast<std::int64_t>(SizeOf(launch.spec.dtype));
-  const std::int64_t tile = kColumnThreads / splits * per_vector;
+  const std::int64_t vectors = kColumnThreads / splits;
+  const int word_bytes = WordBytesOf(batch);
+  const bool spans = word_bytes == kVectorBytes && SpansGroups<kVectorBytes>(batch);
   // Tiles take the place of rows.
   std::uint32_t rows = 0;
   std::uint32_t blocks = 0;
   for (int i = 0; i < batch.segment_count; ++i) {
     StageSegment& segment = batch.segments[i];
-    const std::uint32_t outer =
-        (segment.end_row - rows) / static_cast<std::uint32_t>(segment.spatial);
-    const auto tiles = static_cast<std::uint32_t>((segment.spatial + tile - 1) / tile);
+    segment.groups = (segment.end_row - rows) / static_cast<std::uint32_t>(segment.spatial);
     rows = segment.end_row;
-    blocks += outer * tiles;
+    const std::int64_t of_group = (segment.spatial + per_vector - 1) / per_vector;
+    const std::int64_t tiles = (of_group + vectors - 1) / vectors;
+    segment.positions = Divisor(static_cast<std::uint32_t>(spans ? of_group : tiles));
+    blocks += static_cast<std::uint32_t>(spans ? (segment.groups * of_group + vectors - 1) / vectors
+                                               : segment.groups * tiles);
     segment.end_row = blocks;
-    segment.positions = Divisor(tiles);
   }
   batch.rows = blocks;
-  const int word_bytes = WordBytesOf(batch);
   const auto enqueue = [&](auto element) {
     using T = typename decltype(element)::Type;
     const auto resident =
         static_cast<unsigned>(kBlocksOfMultiprocessor * launch.limits.multiprocessors);
     LaunchShape shape = {resident, dim3(kColumnThreads), StreamBytes(splits, kPerVector<T>)};
     const std::size_t room = launch.limits.shared_bytes_per_block / kBlocksOfMultiprocessor;
-    // float32 needs fewer sums, and blocks that are not persistent keep the memory as busy.
-    if constexpr (sizeof(T) == 2) {
-      if (word_bytes == kVectorBytes && blocks > resident && splits >= kMinStreamedSplits &&
-          shape.shared_bytes <= room) {
-        return LaunchOverlapping(launch.limits, launch.stream, shape, ColumnStream<T>, batch,
-                                 splits);
-      }
+    if (word_bytes == kVectorBytes && blocks > resident && splits >= kMinStreamedSplits &&
+        shape.shared_bytes <= room) {
+      return LaunchOverlapping(launch.limits, launch.stream, shape, ColumnStream<T>, batch, splits);
     }
     auto* kernel = ColumnTiles<T, sizeof(T)>;
     if (word_bytes == kVectorBytes) kernel = ColumnTiles<T, kVectorBytes>;

@@ -61,13 +61,14 @@ __device__ inline void MergePositions(const StageBatch& batch, const ColumnPlace
     const RowScale<float> scale = FinishStatistics(statistics, all, batch.eps);
     const bool centered = statistics == Statistics::kMeanVariance;
     scales[at] = {scale.mean, scale.rstd, centered ? -scale.residue * scale.rstd : 0, 0};
-    const std::int64_t position =
-        place.position + PositionWords<T, kWordBytes>::PlaceOf(at / place.vectors,
-                                                               at % place.vectors, place.vectors);
-    if (position >= place.segment->spatial) continue;
-    const std::int64_t row = place.row + position;
     auto* const mean_out = static_cast<float*>(place.segment->mean_out);
     auto* const rstd_out = static_cast<float*>(place.segment->rstd_out);
+    if (mean_out == nullptr && rstd_out == nullptr) continue;
+    const auto own = PositionWords<T, kWordBytes>::Find(
+        batch, *place.segment, place.tile, at / place.vectors, at % place.vectors, place.vectors);
+    const std::int64_t spatial = place.segment->spatial;
+    if (own.group >= place.segment->groups || own.position >= spatial) continue;
+    const std::int64_t row = own.group * spatial + own.position;
     if (mean_out != nullptr) mean_out[row] = scale.mean;
     if (rstd_out != nullptr) rstd_out[row] = scale.rstd;
   }

@@ -30,6 +30,13 @@ struct PositionSlot {
   __device__ Moments<float> moments() const { return {reference, mean, m2, count}; }
 };
 
+// Whether a tile's vectors may be those of several groups: if whole vectors fill each group's
+// positions and no channel's factor differs between groups. Otherwise each group has its own tiles.
+template <int kWordBytes>
+__host__ __device__ inline bool SpansGroups(const StageBatch& batch) {
+  return kWordBytes == kVectorBytes && !batch.scale && !batch.shift && batch.groups.value() == 1;
+}
+
 // A thread's positions of a channel fill a vector, in words that its address allows: the whole
 // vector, or fewer bytes. The words of neighbouring threads are adjacent, so a warp's accesses are
 // consecutive whatever the word. A word of a channel exists as a whole or not at all.
@@ -38,9 +45,21 @@ struct PositionWords {
   static constexpr int kWords = kVectorBytes / kWordBytes;
   static constexpr int kPositions = kWordBytes / static_cast<int>(sizeof(T));  // In a word.
 
-  // The place in the tile of position j of the vector with this number.
-  __device__ static int PlaceOf(int j, int vector, int vectors) {
-    return (j / kPositions * vectors + vector) * kPositions + j % kPositions;
+  // A position of a segment.
+  struct Place {
+    std::uint32_t group;    // In all samples.
+    std::int64_t position;  // Within the group.
+  };
+  // Position j of a vector of the segment's tile with this number.
+  __device__ static Place Find(const StageBatch& batch, const StageSegment& segment,
+                               std::uint32_t tile, int j, int vector, int vectors) {
+    constexpr int kCount = kPerVector<T>;
+    const bool spans = SpansGroups<kWordBytes>(batch);
+    const std::uint32_t number = spans ? tile * vectors + vector : tile;
+    const std::uint32_t group = segment.positions.Divide(number);
+    const std::int64_t of_group = number - group * segment.positions.value();
+    const int of_tile = (j / kPositions * vectors + vector) * kPositions + j % kPositions;
+    return {group, spans ? of_group * kCount + j : of_group * (vectors * kCount) + of_tile};
   }
 
   // Words are `step` bytes apart. The first takes the place of those that do not exist: without
@@ -96,7 +115,8 @@ struct ColumnPlace {
   std::int64_t sample;
   std::int64_t first_channel;
   std::int64_t row;       // The group's first position, counted in the segment's rows.
-  std::int64_t position;  // The first of the tile's positions.
+  std::int64_t position;  // The thread's first, in the group.
+  std::uint32_t tile;     // In the segment.
   int words;              // The number of the thread's words that exist.
   int split;
   int vector;   // A vector of positions, in the tile.
@@ -112,26 +132,24 @@ __device__ inline ColumnPlace FindColumns(const StageBatch& batch, int splits,
   int found = 0;
   while (index >= batch.segments[found].end_row) ++found;
   place.segment = &batch.segments[found];
-  const std::uint32_t local = index - (found == 0 ? 0 : batch.segments[found - 1].end_row);
-  const Divisor tiles = place.segment->positions;
-  const std::uint32_t outer = tiles.Divide(local);
-  const std::uint32_t sample = batch.groups.Divide(outer);
-  const std::int64_t spatial = place.segment->spatial;
-  place.sample = sample;
-  place.first_channel = (outer - sample * batch.groups.value()) * batch.channels_per_group;
-  place.row = outer * spatial;
+  place.tile = index - (found == 0 ? 0 : batch.segments[found - 1].end_row);
   place.splits = splits;
   place.vectors = kColumnThreads / splits;
   place.split = static_cast<int>(threadIdx.x) / place.vectors;
   place.vector = static_cast<int>(threadIdx.x) % place.vectors;
-  const std::int64_t tile = local - outer * tiles.value();
-  const int positions = place.vectors * kPerVector<T>;
-  place.position = tile * positions;
-  const auto left = static_cast<int>(min(spatial - place.position, std::int64_t{positions}));
+  const auto own = Words::Find(batch, *place.segment, place.tile, 0, place.vector, place.vectors);
+  const std::uint32_t sample = batch.groups.Divide(own.group);
+  const std::int64_t spatial = place.segment->spatial;
+  place.sample = sample;
+  place.first_channel = (own.group - sample * batch.groups.value()) * batch.channels_per_group;
+  place.row = own.group * spatial;
+  place.position = own.position;
   place.words = 0;
+  if (own.group < place.segment->groups) {
 #pragma unroll
-  for (int i = 0; i < Words::kWords; ++i) {
-    if ((i * place.vectors + place.vector) * Words::kPositions < left) ++place.words;
+    for (int i = 0; i < Words::kWords; ++i) {
+      if (own.position + i * place.vectors * Words::kPositions < spatial) ++place.words;
+    }
   }
   return place;
 }
@@ -176,7 +194,7 @@ class Columns {
                         place.splits),
         step_(Opaque(place.splits * place.segment->spatial * static_cast<int>(sizeof(T)))),
         begin_((place.row * batch.channels_per_group + place.split * place.segment->spatial +
-                place.position + place.vector * Words::kPositions) *
+                place.position) *
                static_cast<int>(sizeof(T))) {}
 
   __device__ void Load() {

@@ -22,7 +22,8 @@ struct StageSegment {
   void* mean_out;
   void* rstd_out;
   std::uint32_t end_row;  // Rows of the launch up to and including this segment's.
-  Divisor positions;      // Rows per group of a sample.
+  // Rows per group of a sample. For positions.cu: vectors per group, or tiles.
+  Divisor positions;
   const char* other;
   const void* gate;
   const void* scale;
@@ -38,6 +39,7 @@ struct StageSegment {
   std::uint32_t shared_rows;
   Divisor runs;
   std::uint32_t end_run;
+  std::uint32_t groups;  // In all samples; for positions.cu.
 };
 
 // RowPlaces::kMixedRuns: the alternating runs of channels and positions of NormSpec and Segment.
