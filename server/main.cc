@@ -38,7 +38,6 @@
 #include "server/config/config.h"
 #include "server/config/memory_budget.h"
 #include "server/exec/backends.h"
-#include "server/exec/device_spec.h"
 #include "server/exec/executor.h"
 #include "server/http/http_tls.h"
 #include "server/identity/access.h"

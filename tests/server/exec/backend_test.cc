@@ -9,7 +9,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/batching/batch_queue.h"
-#include "server/exec/device_spec.h"
 #include "server/exec/executor.h"
 #include "server/exec/kernel_status.h"
 #include "tests/support/counting_metrics.h"
