@@ -53,7 +53,7 @@ class BenchTls {
  private:
   const testing::CertificateFolder folder_;
   const testing::TestPki pki_;
-  const std::unique_ptr<Metrics> metrics_;
+  Metrics metrics_;
   std::unique_ptr<CertificateStore> store_;
 };
 
@@ -66,7 +66,6 @@ struct BenchServerOptions {
   AcceptLimits accept;
   // Set: the lanes are what this makes of them, and nothing is computed inline.
   std::function<std::unique_ptr<Lane>(std::unique_ptr<Lane>)> wrap_lane;
-  bool record_metrics = true;
   int small_lanes = 0;                    // As normd's --device_small_lanes.
   const CertificateStore* tls = nullptr;  // Null: no TLS.
   bool shared_memory = false;             // As normd's --shared_memory=named.
@@ -90,12 +89,12 @@ class BenchServer {
 
   std::string address() const { return server_->address(); }
   std::string description() const { return backend_->Description(); }
-  Metrics& metrics() const { return *metrics_; }
+  Metrics& metrics() { return metrics_; }
 
  private:
   SteadyClock clock_;
   const std::string root_;
-  std::unique_ptr<Metrics> metrics_;
+  Metrics metrics_;
   Readiness readiness_;
   std::unique_ptr<Backend> backend_;
   ModelRegistry registry_;

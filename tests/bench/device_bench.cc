@@ -189,15 +189,15 @@ struct ExecStage {
   ExecStage(const DeviceBackendOptions& options, int device_count) {
     std::vector<std::unique_ptr<Device>> devices;
     for (int i = 0; i < device_count; ++i) devices.push_back(ValueOrExit(OpenCudaDevice(i)));
-    backend = ValueOrExit(DeviceBackend::Create(std::move(devices), options, *metrics, clock));
+    backend = ValueOrExit(DeviceBackend::Create(std::move(devices), options, metrics, clock));
     v1::ModelConfig config;
     config.mutable_instance_norm()->set_channels(64);
-    model = ValueOrExit(Model::Create("bench", 1, config, {}, metrics->ForModel("bench", 1)));
+    model = ValueOrExit(Model::Create("bench", 1, config, {}, metrics.ForModel("bench", 1)));
     model->set_backend_state(ValueOrExit(backend->Prepare(*model)));
   }
 
   const SteadyClock clock;
-  const std::unique_ptr<Metrics> metrics = CreateMetrics({"bench", ""});
+  Metrics metrics{{"bench", ""}};
   std::unique_ptr<DeviceBackend> backend;
   std::shared_ptr<Model> model;
 };

@@ -10,7 +10,6 @@
 //   serving_bench --connections=16 --rounds=15 --round=500ms
 //   serving_bench --connections=1 --sizes=1024          # the latency of an idle server
 //   serving_bench --connections=1 --calls=64            # many calls on one connection
-//   serving_bench --no_metrics=true --sizes=1024        # what recording costs
 //   serving_bench --tls=true                            # both over TLS, and an echo without
 
 #include <grpcpp/generic/generic_stub.h>
@@ -48,8 +47,6 @@ ABSL_FLAG(std::vector<std::string>, sizes, std::vector<std::string>({"1024", "26
           "bytes of the tensor, multiples of 1024");
 ABSL_FLAG(int, rounds, 15, "turns of each server; the ratio is the median of theirs");
 ABSL_FLAG(absl::Duration, round, absl::Milliseconds(500), "length of one turn");
-ABSL_FLAG(bool, no_metrics, false,
-          "the other server is a normd that records no metrics, instead of an echo");
 ABSL_FLAG(bool, tls, false,
           "both servers speak TLS; an echo without TLS takes turns with them, too");
 
@@ -83,7 +80,7 @@ BenchServerOptions ServerOptions(const BenchTls* tls) {
 }
 
 // The sums, in seconds, of the series `name` of the model with this `label`.
-double Sum(const BenchServer& normd, const std::string& name, const std::string& label) {
+double Sum(BenchServer& normd, const std::string& name, const std::string& label) {
   const std::string series = absl::StrCat(name, "{model=\"rms_norm\",", label, "} ");
   const std::string scrape = normd.metrics().Scrape();
   const std::size_t at = scrape.find(series);
@@ -241,7 +238,7 @@ using StageSums = std::array<double, 8>;
 
 // Seconds that requests have spent in each stage so far; the last is the whole, from the arrival to
 // the hand-over of the response.
-StageSums Stages(const BenchServer& normd) {
+StageSums Stages(BenchServer& normd) {
   StageSums sums{};
   for (std::size_t i = 0; i + 1 < sums.size(); ++i) {
     sums[i] =
@@ -251,7 +248,7 @@ StageSums Stages(const BenchServer& normd) {
   return sums;
 }
 
-double Count(const BenchServer& normd) {
+double Count(BenchServer& normd) {
   return Sum(normd, "normd_request_duration_seconds_count", kOfNormalize);
 }
 
@@ -302,13 +299,8 @@ void Print(const char* server, std::int64_t bytes, const Sample& sample) {
 class Comparison {
  public:
   Comparison() {
-    if (absl::GetFlag(FLAGS_no_metrics)) {
-      BenchServerOptions options = ServerOptions(tls_.get());
-      options.record_metrics = false;
-      other_normd_ = std::make_unique<BenchServer>(options);
-    }
     to_normd_ = Connect(normd_.address(), tls_.get());
-    to_other_ = Connect(other_normd_ ? other_normd_->address() : echo_.address(), tls_.get());
+    to_other_ = Connect(echo_.address(), tls_.get());
     if (tls_ != nullptr) {
       plain_echo_ = std::make_unique<EchoServer>(plain_echo_service_);
       to_plain_echo_ = Connect(plain_echo_->address(), nullptr);
@@ -341,7 +333,7 @@ class Comparison {
       cpu_ratios.push_back(other_samples.back().cpu_us / normd_samples.back().cpu_us);
       later_us.push_back(normd_samples.back().p50_us - other_samples.back().p50_us);
     }
-    Print(other_normd_ ? "no_metrics" : "echo", bytes, Medians(other_samples));
+    Print("echo", bytes, Medians(other_samples));
     std::printf("\n");
     Print("normd", bytes, Medians(normd_samples));
     std::printf(" %8.3f %8.3f\n", Median(ratios), Median(cpu_ratios));
@@ -372,13 +364,12 @@ class Comparison {
   // Null: no TLS.
   const std::unique_ptr<BenchTls> tls_ =
       absl::GetFlag(FLAGS_tls) ? std::make_unique<BenchTls>() : nullptr;
-  const BenchServer normd_{ServerOptions(tls_.get())};
+  BenchServer normd_{ServerOptions(tls_.get())};
   EchoService echo_service_;
   EchoService plain_echo_service_;
   const EchoServer echo_{echo_service_, tls_ != nullptr ? MakeTlsCredentials(tls_->store())
                                                         : grpc::InsecureServerCredentials()};
   std::unique_ptr<EchoServer> plain_echo_;
-  std::unique_ptr<BenchServer> other_normd_;
   Clients to_normd_;
   Clients to_other_;
   Clients to_plain_echo_;

@@ -34,7 +34,7 @@ class LinearModelTest : public ::testing::Test {
     absl::StatusOr<v1::ModelConfig> parsed = ParseModelConfig(config);
     if (!parsed.ok()) return parsed.status();
     return Model::Create("m", 1, *std::move(parsed), std::move(parameters),
-                         metrics_->ForModel("m", 1));
+                         metrics_.ForModel("m", 1));
   }
   std::shared_ptr<Model> Layer() {
     return *Create(kTwoInputs, {ZeroParameter("linear.weight", {5, 3}, DType::kBFloat16),
@@ -59,7 +59,7 @@ class LinearModelTest : public ::testing::Test {
     return std::string(status.message());
   }
 
-  std::unique_ptr<Metrics> metrics_ = CreateMetrics({});
+  Metrics metrics_;
 };
 
 TEST_F(LinearModelTest, KnowsItsLayerInputsAndParameters) {

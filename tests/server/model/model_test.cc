@@ -27,7 +27,7 @@ class ModelTest : public ::testing::Test {
     absl::StatusOr<v1::ModelConfig> parsed = ParseModelConfig(config);
     if (!parsed.ok()) return parsed.status();
     return Model::Create("m", 3, *std::move(parsed), std::move(parameters),
-                         metrics_->ForModel("m", 3));
+                         metrics_.ForModel("m", 3));
   }
   std::shared_ptr<Model> MustCreate(const std::string& config, std::vector<Parameter> parameters) {
     auto model = Create(config, std::move(parameters));
@@ -40,7 +40,7 @@ class ModelTest : public ::testing::Test {
     return std::string(status.message());
   }
 
-  std::unique_ptr<Metrics> metrics_ = CreateMetrics({});
+  Metrics metrics_;
 };
 
 TEST_F(ModelTest, KnowsWhatItWasMadeOf) {
@@ -51,7 +51,7 @@ TEST_F(ModelTest, KnowsWhatItWasMadeOf) {
   EXPECT_EQ(model->version(), 3);
   EXPECT_EQ(model->config().group_norm().groups(), 2);
   ASSERT_EQ(model->parameters().size(), 2u);
-  EXPECT_EQ(&model->metrics(), metrics_->ForModel("m", 3).get());
+  EXPECT_EQ(&model->metrics(), metrics_.ForModel("m", 3).get());
   EXPECT_EQ(model->backend_state(), nullptr);
   const auto& program = std::get<NormProgram>(model->program());
   const norm::NormParams& params = program.params;
