@@ -10,16 +10,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+#include "tests/bench/measure.h"
 
 namespace normd {
 namespace {
-
-template <typename T>
-T ValueOrExit(absl::StatusOr<T> result) {
-  if (result.ok()) return *std::move(result);
-  std::fprintf(stderr, "benchmark: %s\n", result.status().ToString().c_str());
-  std::exit(1);
-}
 
 std::vector<std::unique_ptr<Lane>> MakeLanes(const BenchServerOptions& options, Backend& backend) {
   std::vector<std::unique_ptr<Lane>> lanes = backend.MakeLanes();
@@ -123,6 +118,31 @@ std::unique_ptr<grpc::GenericStub> ConnectAlone(
   const auto channel = grpc::CreateCustomChannel(address, credentials, arguments);
   channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(10));
   return std::make_unique<grpc::GenericStub>(channel);
+}
+
+void CallOrExit(grpc::GenericStub& stub, const char* method, const std::string& wire,
+                std::size_t least_bytes) {
+  const grpc::Slice slice(wire.data(), wire.size(), grpc::Slice::STATIC_SLICE);
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::ByteBuffer response;
+  grpc::ClientContext context;
+  Mutex mutex;
+  CondVar ended;
+  bool done = false;
+  grpc::Status status;
+  stub.UnaryCall(&context, method, grpc::StubOptions(), &request, &response,
+                 [&](grpc::Status result) {
+                   MutexLock lock(mutex);
+                   status = std::move(result);
+                   done = true;
+                   ended.SignalOne();
+                 });
+  MutexLock lock(mutex);
+  while (!done) ended.Wait(mutex);
+  if (status.ok() && response.Length() >= least_bytes) return;
+  std::fprintf(stderr, "benchmark: %zu bytes; %s\n", response.Length(),
+               status.error_message().c_str());
+  std::exit(1);
 }
 
 }  // namespace normd

@@ -7,6 +7,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -114,6 +115,11 @@ class BenchServer {
 std::unique_ptr<grpc::GenericStub> ConnectAlone(
     const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials =
                                     grpc::InsecureChannelCredentials());
+
+// Makes a call whose message lies at `wire`. Ends the process if it fails, or if its response has
+// fewer bytes.
+void CallOrExit(grpc::GenericStub& stub, const char* method, const std::string& wire,
+                std::size_t least_bytes = 0);
 
 }  // namespace normd
 
