@@ -15,19 +15,26 @@ namespace normd {
 class PeriodicThread {
  public:
   // `name`: at most 15 characters, shown by the system for the thread. `work` begins once in each
-  // `period`, or follows at once if it takes longer, and must not throw.
-  PeriodicThread(const char* name, Duration period, std::function<void()> work);
+  // `period`, or follows at once if it takes longer, and must not throw. After Hurry it begins as
+  // soon as `least` has passed since it last began.
+  PeriodicThread(const char* name, Duration period, std::function<void()> work,
+                 Duration least = Duration(0));
   ~PeriodicThread();
   PeriodicThread(const PeriodicThread&) = delete;
   PeriodicThread& operator=(const PeriodicThread&) = delete;
+
+  // Makes the work begin before its time. Thread-safe; does not block.
+  void Hurry();
 
  private:
   void Loop();
 
   const Duration period_;
   const std::function<void()> work_;
+  const Duration least_;
   Mutex mutex_;
-  CondVar ended_;
+  CondVar changed_;
+  bool hurried_ ABSL_GUARDED_BY(mutex_) = false;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // Last: it uses the others.
 };

@@ -38,7 +38,6 @@
 #include "server/config/config.h"
 #include "server/config/memory_budget.h"
 #include "server/exec/backends.h"
-#include "server/exec/device_spec.h"
 #include "server/exec/executor.h"
 #include "server/http/http_tls.h"
 #include "server/identity/access.h"
@@ -316,41 +315,40 @@ absl::StatusOr<std::unique_ptr<RestServer>> RestServerOf(const ServerConfig& con
 // The parts of the server in the order in which they start; they end in the reverse order.
 int Serve(const ServerConfig& config, ServerLog& log) {
   SteadyClock clock;
-  const std::unique_ptr<Metrics> metrics =
-      CreateMetrics({NORMD_VERSION, NORMD_CUDA_VERSION}, MetricsOptions{config.max_model_series});
-  metrics->WatchLostLogLines([&log] { return log.lost_lines(); });
-  metrics->SetLimits({config.max_inflight_bytes, config.max_queue_requests});
-  Readiness readiness(*metrics, WithoutModelsOf(config));
+  Metrics metrics({NORMD_VERSION, NORMD_CUDA_VERSION}, MetricsOptions{config.max_model_series});
+  metrics.WatchLostLogLines([&log] { return log.lost_lines(); });
+  metrics.SetLimits({config.max_inflight_bytes, config.max_queue_requests});
+  Readiness readiness(metrics, WithoutModelsOf(config));
   WarnOfPlaintext(config);
-  const auto certificates = CertificatesOf(config, *metrics);
+  const auto certificates = CertificatesOf(config, metrics);
   if (!certificates.ok()) return StartFailed(certificates.status());
 
-  auto backend = CreateBackend(BackendOf(config), *metrics, clock);
+  auto backend = CreateBackend(BackendOf(config), metrics, clock);
   if (!backend.ok()) return StartFailed(backend.status());
-  ModelRegistry registry(RegistryOf(config, readiness), **backend, *metrics, clock);
+  ModelRegistry registry(RegistryOf(config, readiness), **backend, metrics, clock);
   if (absl::Status loaded = registry.LoadAll(); !loaded.ok()) return StartFailed(loaded);
 
-  Admission admission(AdmissionOf(config), *metrics);
+  Admission admission(AdmissionOf(config), metrics);
   std::vector<std::unique_ptr<Lane>> lanes = (*backend)->MakeLanes();
   const bool on_cpu = lanes.front()->device() == "cpu";
   BatchQueue queue(QueueOf(config, on_cpu), clock);
   queue.StageWith((*backend)->stager());
   Saturation saturation([&queue] { return queue.TimeWithoutTaker(); }, clock);
-  metrics->WatchSaturation([&saturation] { return saturation.Ratio(); });
+  metrics.WatchSaturation([&saturation] { return saturation.Ratio(); });
   Executor executor(std::move(lanes), queue, (*backend)->MakeInlineLanes(),
                     on_cpu ? 0 : config.device_small_lanes);
   const std::unique_ptr<RequestLog> request_log = MakeRequestLog(config, log);
-  SharedMemory shared = SharedMemoryOf(config, **backend, *metrics, clock);
+  SharedMemory shared = SharedMemoryOf(config, **backend, metrics, clock);
   AcceptEnvironment accept{
-      LimitsOf(config, on_cpu), registry, admission,           queue, *metrics, clock,
+      LimitsOf(config, on_cpu), registry, admission,           queue, metrics, clock,
       request_log.get(),        nullptr,  shared.regions.get()};
-  const auto access = AccessOf(config, accept.callers, *metrics);
+  const auto access = AccessOf(config, accept.callers, metrics);
   if (!access.ok()) return queue.Close(), StartFailed(access.status());
   AuditLog audit(clock, [&log](const std::string& line) { log.WriteRequestLine(line); });
   const Authorizer authorizer({AdminOf(config), access->get(), &audit}, clock);
   accept.authorizer = &authorizer;
   const auto access_watch = FollowPolicy(access->get());
-  const auto handover = HandoverOf(config, shared, authorizer, *metrics);
+  const auto handover = HandoverOf(config, shared, authorizer, metrics);
   if (!handover.ok()) return queue.Close(), StartFailed(handover.status());
   CallEnvironment environment{CallsOf(config), accept};
   const ServerInfo info = InfoOf(config, executor);
@@ -358,7 +356,7 @@ int Serve(const ServerConfig& config, ServerLog& log) {
   NormService service(environment, readiness, info);
   InferService infer_service(environment, readiness, info);
   auto exposer =
-      StartExposer(config.metrics_listen, *metrics,
+      StartExposer(config.metrics_listen, metrics,
                    MetricsPortOf(config, certificates->get(), readiness, registry, authorizer));
   if (!exposer.ok()) return queue.Close(), StartFailed(exposer.status());
   const auto rest = RestServerOf(config, certificates->get(), rest_environment, shared.descriptors);
@@ -377,7 +375,7 @@ int Serve(const ServerConfig& config, ServerLog& log) {
                (*backend)->Description(), absl::StrJoin(executor.lane_names(), ","),
                ModelCounts(registry));
   NotifyServiceManager("READY=1");
-  const auto poll = FollowRepository(config, registry, *metrics, clock);
+  const auto poll = FollowRepository(config, registry, metrics, clock);
 
   GracefulStop stop({absl::ToChronoNanoseconds(config.lame_duck),
                      absl::ToChronoNanoseconds(config.drain_timeout)},

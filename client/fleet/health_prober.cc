@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "base/mutex.h"
+
 namespace normd::client {
 namespace {
 
@@ -27,26 +29,21 @@ HealthProber::HealthProber(std::shared_ptr<ServerSet> servers, std::vector<Serve
     : servers_(std::move(servers)),
       names_(std::move(names)),
       options_(options),
-      checks_(std::make_shared<Checks>()) {
-  prober_ = std::thread([this] { Probe(); });
-  if (CanChange(names_)) resolver_ = std::thread([this] { Resolve(); });
-}
-
-HealthProber::~HealthProber() {
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-    wake_.SignalAll();
-  }
-  prober_.join();
-  if (resolver_.joinable()) resolver_.join();
+      checks_(std::make_shared<Checks>()),
+      prober_(
+          "health", std::max(options.interval, kLeastProbe), [this] { Probe(); }, kLeastProbe) {
+  if (!CanChange(names_)) return;
+  // The names have just been resolved.
+  const auto work = [this, is_first = true]() mutable {
+    if (!std::exchange(is_first, false)) Resolve();
+  };
+  resolver_.emplace("resolver", std::max(options.resolve_interval, kLeastResolve), work,
+                    kLeastResolve);
 }
 
 void HealthProber::Hurry() {
-  MutexLock lock(mutex_);
-  hurry_probe_ = true;
-  hurry_resolve_ = true;
-  wake_.SignalAll();
+  prober_.Hurry();
+  if (resolver_.has_value()) resolver_->Hurry();
 }
 
 // gRPC may hold a call beyond its deadline while its connection takes no bytes, as with a server
@@ -66,49 +63,23 @@ bool HealthProber::IsDue(const std::shared_ptr<Server>& server) {
 }
 
 void HealthProber::Probe() {
-  for (;;) {
-    for (const std::shared_ptr<Server>& server : servers_->servers()) {
-      if (!IsDue(server)) continue;
-      // The set takes the response even if the prober is gone.
-      server->client->CheckHealthAsync(
-          "", options_.timeout,
-          [set = servers_, checks = checks_, server](const absl::StatusOr<HealthStatus>& health) {
-            set->Observe(*server, health);
-            MutexLock lock(checks->mutex);
-            checks->asked.erase(server.get());
-          });
-    }
-    const TimePoint least = SteadyClock().Now() + kLeastProbe;
-    const TimePoint next = SteadyClock().Now() + std::max(options_.interval, kLeastProbe);
-    MutexLock lock(mutex_);
-    hurry_probe_ = false;
-    while (!stopping_ && SteadyClock().Now() < (hurry_probe_ ? least : next)) {
-      wake_.WaitUntil(mutex_, hurry_probe_ ? least : next);
-    }
-    if (stopping_) return;
+  for (const std::shared_ptr<Server>& server : servers_->servers()) {
+    if (!IsDue(server)) continue;
+    // The set takes the response even if the prober is gone.
+    server->client->CheckHealthAsync(
+        "", options_.timeout,
+        [set = servers_, checks = checks_, server](const absl::StatusOr<HealthStatus>& health) {
+          set->Observe(*server, health);
+          MutexLock lock(checks->mutex);
+          checks->asked.erase(server.get());
+        });
   }
 }
 
 void HealthProber::Resolve() {
-  for (;;) {
-    const TimePoint least = SteadyClock().Now() + kLeastResolve;
-    const TimePoint next = SteadyClock().Now() + std::max(options_.resolve_interval, kLeastResolve);
-    {
-      MutexLock lock(mutex_);
-      hurry_resolve_ = false;
-      while (!stopping_ && SteadyClock().Now() < (hurry_resolve_ ? least : next)) {
-        wake_.WaitUntil(mutex_, hurry_resolve_ ? least : next);
-      }
-      if (stopping_) return;
-    }
-    const auto addresses = options_.resolver(names_);
-    // A resolver's failure says nothing about the servers: the known ones stay.
-    if (addresses.ok() && servers_->Update(*addresses).ok()) {
-      MutexLock lock(mutex_);
-      hurry_probe_ = true;
-      wake_.SignalAll();
-    }
-  }
+  const auto addresses = options_.resolver(names_);
+  // A resolver's failure says nothing about the servers: the known ones stay.
+  if (addresses.ok() && servers_->Update(*addresses).ok()) prober_.Hurry();
 }
 
 }  // namespace normd::client

@@ -4,11 +4,11 @@
 #define NORMD_CLIENT_FLEET_HEALTH_PROBER_H_
 
 #include <memory>
-#include <thread>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
-#include "base/mutex.h"
+#include "base/periodic_thread.h"
 #include "client/fleet/addresses.h"
 #include "client/fleet/server_set.h"
 
@@ -21,14 +21,12 @@ struct ProberOptions {
   Resolver resolver;
 };
 
-// Thread-safe.
+// Thread-safe. Checks in flight end by themselves.
 class HealthProber {
  public:
   // Checks each server at once, then every `interval`, never twice at a time.
   HealthProber(std::shared_ptr<ServerSet> servers, std::vector<ServerName> names,
                const ProberOptions& options);
-  // Checks in flight end by themselves.
-  ~HealthProber();
 
   // Call when a server seems to be gone: checks it, and resolves its name, again soon.
   void Hurry();
@@ -45,13 +43,9 @@ class HealthProber {
   const std::vector<ServerName> names_;
   const ProberOptions options_;
   const std::shared_ptr<Checks> checks_;  // shared: with the checks in flight.
-  Mutex mutex_;
-  CondVar wake_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool hurry_probe_ ABSL_GUARDED_BY(mutex_) = false;
-  bool hurry_resolve_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread prober_;
-  std::thread resolver_;  // Only if names can change.
+  // Last: they use the others.
+  PeriodicThread prober_;
+  std::optional<PeriodicThread> resolver_;  // Only if names can change.
 };
 
 }  // namespace normd::client

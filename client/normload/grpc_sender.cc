@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/stream_call.h"
 #include "client/tensor/stream_order.h"
 #include "client/verify/compare.h"
 #include "grpcpp/alarm.h"

@@ -16,7 +16,6 @@
 #include "absl/time/clock.h"
 #include "client/normload/options.h"
 #include "client/normload/report.h"
-#include "client/normload/session.h"
 #include "flags/version.h"
 
 namespace normd::load {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/types/span.h"
-#include "client/normload/interrupts.h"
+#include "client/normload/session.h"
 
 namespace normd::load {
 

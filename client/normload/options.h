@@ -16,8 +16,7 @@
 #include "client/load/rate_profile.h"
 #include "client/load/rate_search.h"
 #include "client/load/workload.h"
-#include "client/normload/balance_flags.h"
-#include "client/normload/plane_flags.h"
+#include "client/normload/server_flags.h"
 #include "client/request.h"
 #include "client/scrape/http_get.h"
 

@@ -81,49 +81,34 @@ absl::StatusOr<Connected> Connect(const ProgramOptions& options) {
   return connected;
 }
 
-// The counts of all clients together. Each knows the same servers in the same order, except while
+// Adds `factor` times the counts. Clients know the same servers in the same order, except while
 // their names change.
-client::FleetCounts Sum(const std::vector<const client::FleetClient*>& fleets) {
-  client::FleetCounts sum;
-  for (const client::FleetClient* fleet : fleets) {
-    const client::FleetCounts one = fleet->counts();
-    sum.calls += one.calls;
-    sum.attempts += one.attempts;
-    sum.retries += one.retries;
-    sum.hedges += one.hedges;
-    sum.abandoned += one.abandoned;
-    sum.over_budget += one.over_budget;
-    for (const client::ServerCounts& server : one.servers) {
-      const auto known = std::find_if(sum.servers.begin(), sum.servers.end(),
-                                      [&](const auto& s) { return s.target == server.target; });
-      if (known == sum.servers.end()) {
-        sum.servers.push_back(server);
-        continue;
-      }
-      known->calls += server.calls;
-      known->failed += server.failed;
-      known->state = std::max(known->state, server.state);
-    }
+void Add(const client::FleetCounts& more, std::int64_t factor, client::FleetCounts& sum) {
+  for (std::int64_t client::FleetCounts::*count :
+       {&client::FleetCounts::calls, &client::FleetCounts::attempts, &client::FleetCounts::retries,
+        &client::FleetCounts::hedges, &client::FleetCounts::abandoned,
+        &client::FleetCounts::over_budget}) {
+    sum.*count += factor * more.*count;
   }
-  return sum;
+  for (const client::ServerCounts& server : more.servers) {
+    auto known = std::find_if(sum.servers.begin(), sum.servers.end(),
+                              [&](const auto& s) { return s.target == server.target; });
+    if (known == sum.servers.end()) {
+      // A server that is gone has nothing to be subtracted from.
+      if (factor > 0) sum.servers.push_back(server);
+      continue;
+    }
+    known->calls += factor * server.calls;
+    known->failed += factor * server.failed;
+    if (factor > 0) known->state = std::max(known->state, server.state);
+  }
 }
 
-// The counts since `before`.
-client::FleetCounts Since(const client::FleetCounts& before, client::FleetCounts now) {
-  now.calls -= before.calls;
-  now.attempts -= before.attempts;
-  now.retries -= before.retries;
-  now.hedges -= before.hedges;
-  now.abandoned -= before.abandoned;
-  now.over_budget -= before.over_budget;
-  for (client::ServerCounts& server : now.servers) {
-    for (const client::ServerCounts& old : before.servers) {
-      if (old.target != server.target) continue;
-      server.calls -= old.calls;
-      server.failed -= old.failed;
-    }
-  }
-  return now;
+// The counts of all clients together.
+client::FleetCounts Sum(const std::vector<const client::FleetClient*>& fleets) {
+  client::FleetCounts sum;
+  for (const client::FleetClient* fleet : fleets) Add(fleet->counts(), 1, sum);
+  return sum;
 }
 
 // Advice for a server that took the connection and then made no progress. gRPC distinguishes these
@@ -352,7 +337,10 @@ absl::Status Session::RunOnce(double load, const Attention& attention, Report& r
   }
   const client::FleetCounts before = Sum(fleets_);
   RunAttended(run, attention, one);
-  if (!fleets_.empty()) one.fleet = Since(before, Sum(fleets_));
+  if (!fleets_.empty()) {
+    one.fleet = Sum(fleets_);
+    Add(before, -1, *one.fleet);
+  }
   report.chosen = report.runs.size();
   report.runs.push_back(std::move(one));
   return JudgeResponses(report.runs.back().result, options_);

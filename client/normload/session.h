@@ -8,14 +8,22 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/clock.h"
 #include "client/load/pacer.h"
 #include "client/load/sender.h"
 #include "client/load/workload.h"
-#include "client/normload/interrupts.h"
 #include "client/normload/options.h"
 #include "client/normload/report.h"
 
 namespace normd::load {
+
+// Reports when the user wants to stop.
+class Interrupts {
+ public:
+  virtual ~Interrupts() = default;
+  // Waits for at most `limit`; true: stop sending and report. Called by one thread.
+  virtual bool Wait(Duration limit) = 0;
+};
 
 // A session's progress output and its user's interrupts. Borrowed.
 struct Attention {

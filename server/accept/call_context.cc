@@ -17,44 +17,33 @@ void WithMemory(Act act) {
 
 }  // namespace
 
-CallContext::CallContext(AcceptEnvironment& environment, CallArrival arrival)
-    : environment_(environment),
-      method_(arrival.method),
-      arrival_(arrival.at),
-      deadline_(arrival.deadline),
-      ids_(std::move(arrival.ids)),
-      caller_(std::move(arrival.caller)),
-      identity_(std::move(arrival.identity)),
-      metadata_(std::move(arrival.metadata)) {
-  environment_.active.Enter();
-}
-
 CallContext::~CallContext() {
   // A thread that waits for the last call may then end the objects that these use.
   model_.reset();
-  caller_.reset();
-  identity_ = nullptr;
+  arrival_.caller.reset();
+  arrival_.identity = nullptr;
   environment_.active.Leave();
 }
 
 AskedCall CallContext::Asked() const {
-  AskedCall call{identity_, false, MethodName(method_), "", ids_.request_id};
-  if (caller_ != nullptr) {
-    call.by_admin_listener = caller_->origin.admin_listener;
-    call.peer = caller_->name;
+  AskedCall call{arrival_.identity, false, MethodName(arrival_.method), "",
+                 arrival_.ids.request_id};
+  if (arrival_.caller != nullptr) {
+    call.by_admin_listener = arrival_.caller->origin.admin_listener;
+    call.peer = arrival_.caller->name;
   }
   return call;
 }
 
 absl::string_view CallContext::owner() const {
-  if (!identity_.ok() || *identity_ == nullptr) return "";
-  return (*identity_)->identity.name;
+  if (!arrival_.identity.ok() || *arrival_.identity == nullptr) return "";
+  return (*arrival_.identity)->identity.name;
 }
 
 absl::Status CallContext::Authorize() {
-  if (!metadata_.ok()) return metadata_;
+  if (!arrival_.metadata.ok()) return arrival_.metadata;
   if (environment_.authorizer == nullptr || authorized_) return absl::OkStatus();
-  absl::Status status = environment_.authorizer->Check(Asked(), RightOf(method_));
+  absl::Status status = environment_.authorizer->Check(Asked(), RightOf(arrival_.method));
   authorized_ = status.ok();
   if (absl::IsResourceExhausted(status)) metrics().RecordRejection(Rejection::kIdentityRate);
   return status;
@@ -62,12 +51,13 @@ absl::Status CallContext::Authorize() {
 
 absl::Status CallContext::AuthorizeModel(absl::string_view model) {
   if (environment_.authorizer == nullptr) return absl::OkStatus();
-  return environment_.authorizer->CheckModel(Asked(), RightOf(method_), model);
+  return environment_.authorizer->CheckModel(Asked(), RightOf(arrival_.method), model);
 }
 
 CallAccount CallContext::account() const {
-  const bool has_identity = identity_.ok() && *identity_ != nullptr;
-  return {caller_.get(), has_identity ? (*identity_)->account->peer.get() : nullptr};
+  const bool has_identity = arrival_.identity.ok() && *arrival_.identity != nullptr;
+  return {arrival_.caller.get(),
+          has_identity ? (*arrival_.identity)->account->peer.get() : nullptr};
 }
 
 ModelMetrics& CallContext::metrics() const {
@@ -75,7 +65,7 @@ ModelMetrics& CallContext::metrics() const {
 }
 
 void CallContext::CountReceived(std::int64_t message_bytes) {
-  if (caller_ != nullptr) caller_->delivered.Add(message_bytes);
+  if (arrival_.caller != nullptr) arrival_.caller->delivered.Add(message_bytes);
 }
 
 std::shared_ptr<std::atomic<bool>> CallContext::cancellation() {
@@ -84,7 +74,7 @@ std::shared_ptr<std::atomic<bool>> CallContext::cancellation() {
 
 absl::Status CallContext::End(const absl::Status& status) {
   const absl::Status made = CatchAll([&] {
-    ended_ = ForClient(status, ids_.request_id);
+    ended_ = ForClient(status, arrival_.ids.request_id);
     return absl::OkStatus();
   });
   if (!made.ok()) ended_ = made;
@@ -92,11 +82,11 @@ absl::Status CallContext::End(const absl::Status& status) {
 }
 
 Duration CallContext::Record() {
-  const Duration duration = environment_.clock.Now() - arrival_;
+  const Duration duration = environment_.clock.Now() - arrival_.at;
   WithMemory([&] {
-    metrics().RecordRequest(method_, code(), duration);
+    metrics().RecordRequest(arrival_.method, code(), duration);
     if (environment_.authorizer == nullptr) return;
-    environment_.authorizer->Record(Asked(), RightOf(method_), asked_model_,
+    environment_.authorizer->Record(Asked(), RightOf(arrival_.method), asked_model_,
                                     {code(), input_bytes_});
   });
   return duration;
@@ -109,10 +99,11 @@ void CallContext::RecordAndLog(const StageTimes& stages, const BatchInfo& batch)
   if (reason == RequestLog::Reason::kNone) return;
   WithMemory([&] {
     environment_.request_log->Write(
-        reason, {MethodName(method_), ids_,
+        reason, {MethodName(arrival_.method), arrival_.ids,
                  model_ != nullptr ? absl::string_view(model_->name()) : absl::string_view(),
                  model_ != nullptr ? model_->version() : 0, ended_, duration, stages, batch,
-                 caller_ != nullptr ? absl::string_view(caller_->name) : absl::string_view(),
+                 arrival_.caller != nullptr ? absl::string_view(arrival_.caller->name)
+                                            : absl::string_view(),
                  owner(), input_bytes_});
   });
 }

@@ -26,9 +26,10 @@ namespace normd {
 struct CallArrival {
   Method method = Method::kNormalize;
   TimePoint at{};
-  std::shared_ptr<Caller> caller;  // See Callers::Find.
-  Recognised identity = nullptr;   // See Authorizer::Recognise.
-  absl::Status metadata;           // An error refuses the call.
+  // See Callers::Find. shared: with the connection and its other calls.
+  std::shared_ptr<Caller> caller;
+  Recognised identity = nullptr;  // See Authorizer::Recognise.
+  absl::Status metadata;          // An error refuses the call.
   RequestIds ids;
   TimePoint deadline = kNever;
 };
@@ -38,18 +39,21 @@ struct CallArrival {
 // called once, and Record after it.
 class CallContext {
  public:
-  CallContext(AcceptEnvironment& environment, CallArrival arrival);
+  CallContext(AcceptEnvironment& environment, CallArrival arrival)
+      : environment_(environment), arrival_(std::move(arrival)) {
+    environment_.active.Enter();
+  }
   ~CallContext();
   CallContext(const CallContext&) = delete;
   CallContext& operator=(const CallContext&) = delete;
 
-  TimePoint arrival() const { return arrival_; }
+  TimePoint arrival() const { return arrival_.at; }
   // For a front end that judges a call before its message has come: it has come now.
-  void SetArrival(TimePoint at) { arrival_ = at; }
-  TimePoint deadline() const { return deadline_; }
-  const RequestIds& ids() const { return ids_; }
+  void SetArrival(TimePoint at) { arrival_.at = at; }
+  TimePoint deadline() const { return arrival_.deadline; }
+  const RequestIds& ids() const { return arrival_.ids; }
   // Null: the caller cannot be told from others.
-  Caller* caller() const { return caller_.get(); }
+  Caller* caller() const { return arrival_.caller.get(); }
 
   // The refusal of the call's metadata, if there is one, else Authorizer::Check, which is asked
   // once; later calls return the same.
@@ -98,13 +102,7 @@ class CallContext {
   AskedCall Asked() const;
 
   AcceptEnvironment& environment_;
-  const Method method_;
-  TimePoint arrival_;
-  const TimePoint deadline_;
-  const RequestIds ids_;
-  std::shared_ptr<Caller> caller_;  // shared: with the connection and its other calls.
-  Recognised identity_;
-  const absl::Status metadata_;
+  CallArrival arrival_;
   bool authorized_ = false;
   std::string asked_model_;
   std::shared_ptr<const Model> model_;  // Null: no loaded model.

@@ -19,7 +19,7 @@
 
 #include "absl/status/status.h"
 #include "base/clock.h"
-#include "server/batching/queue_options.h"
+#include "server/batching/batch_policy.h"
 #include "server/batching/request.h"
 
 namespace normd {

@@ -1,7 +1,5 @@
 #include "server/batching/holder_counts.h"
 
-#include "server/batching/spare_node.h"
-
 namespace normd {
 
 HolderCounts::Holder::Holder() : rank_node(NewNode<Ranks>()), key_node(NewNode<ByKey>()) {}

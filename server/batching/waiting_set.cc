@@ -9,7 +9,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "server/batching/spare_node.h"
+#include "server/batching/holder_counts.h"
 
 namespace normd {
 namespace {

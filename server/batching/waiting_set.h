@@ -26,7 +26,6 @@
 #include "base/clock.h"
 #include "server/batching/batch_policy.h"
 #include "server/batching/holder_counts.h"
-#include "server/batching/queue_options.h"
 #include "server/batching/request.h"
 
 namespace normd {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "server/exec/backend.h"
 
 namespace normd::norm::cpu {
@@ -14,6 +15,17 @@ class Executor;
 }  // namespace normd::norm::cpu
 
 namespace normd {
+
+// The value of --device.
+struct DeviceSpec {
+  enum class Kind { kAuto, kCpu, kCuda };
+  Kind kind = Kind::kAuto;
+  std::vector<int> ordinals;  // For kCuda; empty: every device.
+};
+
+// "auto", "cpu", "cuda" or "cuda:0,1". InvalidArgument for anything else, and for an ordinal that
+// is named twice.
+absl::StatusOr<DeviceSpec> ParseDevice(absl::string_view text);
 
 // InvalidArgument for a device that cannot be parsed, FailedPrecondition for one that is named but
 // absent or not supported by this build. "auto" takes every CUDA device, and without one the CPU,

@@ -1,14 +1,14 @@
 #include "server/handover/descriptor_closer.h"
 
-#include <pthread.h>
 #include <sys/socket.h>
 
 #include <chrono>
-#include <deque>
+#include <limits>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/task_thread.h"
 
 namespace normd {
 namespace {
@@ -21,32 +21,19 @@ struct DescriptorCloser::State {
   Mutex mutex;
   CondVar changed;
   std::size_t waiting ABSL_GUARDED_BY(mutex) = 0;  // Includes the one that is being closed.
-  bool closed ABSL_GUARDED_BY(mutex) = false;
-  std::deque<Descriptor> descriptors ABSL_GUARDED_BY(mutex);
+  TaskThread thread{"closer",
+                    std::numeric_limits<std::size_t>::max()};  // Last: it uses the others.
 };
 
-DescriptorCloser::DescriptorCloser()
-    : state_(std::make_shared<State>()), thread_([state = state_] { Loop(state); }) {
-  pthread_setname_np(thread_.native_handle(), "closer");
-}
+DescriptorCloser::DescriptorCloser() : state_(std::make_unique<State>()) {}
 
 DescriptorCloser::~DescriptorCloser() {
   const TimePoint deadline = std::chrono::steady_clock::now() + kLastWait;
-  bool done = false;
-  {
-    MutexLock lock(state_->mutex);
-    state_->closed = true;
-    state_->changed.SignalAll();
-    while (state_->waiting > 0 && std::chrono::steady_clock::now() < deadline) {
-      state_->changed.WaitUntil(state_->mutex, deadline);
-    }
-    done = state_->waiting == 0;
+  MutexLock lock(state_->mutex);
+  while (state_->waiting > 0 && std::chrono::steady_clock::now() < deadline) {
+    state_->changed.WaitUntil(state_->mutex, deadline);
   }
-  if (done) {
-    thread_.join();
-  } else {
-    thread_.detach();
-  }
+  if (state_->waiting > 0) static_cast<void>(state_.release());
 }
 
 void DescriptorCloser::Close(std::vector<Descriptor> descriptors) {
@@ -57,33 +44,20 @@ void DescriptorCloser::Close(std::vector<Descriptor> descriptors) {
     (void)setsockopt(descriptor.get(), SOL_SOCKET, SO_LINGER, &kAtOnce, sizeof(kAtOnce));
   }
   MutexLock lock(state_->mutex);
-  state_->waiting += descriptors.size();
   for (Descriptor& descriptor : descriptors) {
-    state_->descriptors.push_back(std::move(descriptor));
+    ++state_->waiting;
+    state_->thread.Submit([state = state_.get(), closed = std::move(descriptor)]() mutable {
+      closed.Reset();
+      MutexLock task_lock(state->mutex);
+      --state->waiting;
+      state->changed.SignalAll();
+    });
   }
-  state_->changed.SignalAll();
 }
 
 std::size_t DescriptorCloser::waiting() const {
   MutexLock lock(state_->mutex);
   return state_->waiting;
-}
-
-void DescriptorCloser::Loop(const std::shared_ptr<State>& state) {
-  for (;;) {
-    Descriptor next;
-    {
-      MutexLock lock(state->mutex);
-      while (!state->closed && state->descriptors.empty()) state->changed.Wait(state->mutex);
-      if (state->descriptors.empty()) return;
-      next = std::move(state->descriptors.front());
-      state->descriptors.pop_front();
-    }
-    next.Reset();
-    MutexLock lock(state->mutex);
-    --state->waiting;
-    state->changed.SignalAll();
-  }
 }
 
 }  // namespace normd

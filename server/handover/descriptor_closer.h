@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "base/descriptor.h"
@@ -31,10 +30,7 @@ class DescriptorCloser {
  private:
   struct State;
 
-  static void Loop(const std::shared_ptr<State>& state);
-
-  const std::shared_ptr<State> state_;  // shared: with the thread, which may outlive this.
-  std::thread thread_;
+  std::unique_ptr<State> state_;  // Left to its thread if that is not done in time.
 };
 
 }  // namespace normd

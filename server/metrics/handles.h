@@ -1,9 +1,10 @@
-// What the other folders record into: handles of typed methods. metrics.h gives those that count;
-// these by themselves record nothing, which is what benchmarks without metrics use.
+// What the other folders record into: handles of typed methods, which metrics.h gives. A model's
+// are in model_series.h.
 
 #ifndef NORMD_SERVER_METRICS_HANDLES_H_
 #define NORMD_SERVER_METRICS_HANDLES_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
+#include "server/metrics/families.h"
+#include "server/metrics/rare_counts.h"
+#include "server/metrics/sharded_cells.h"
 #include "server/metrics/stage.h"
 
 namespace normd {
@@ -98,39 +102,41 @@ struct ModelTotals {
   std::vector<Batches> by_size;      // Ascending; those that occurred.
 };
 
-// The series of one model version.
-class ModelMetrics {
- public:
-  virtual ~ModelMetrics() = default;
-
-  // One finished request: its code, and the time from arrival to the response's hand-over.
-  virtual void RecordRequest(Method /*method*/, absl::StatusCode /*code*/, Duration /*duration*/) {}
-  // A completed request, or a stream's piece, in a batch of so many; stages that did not happen are
-  // left out.
-  virtual void RecordStages(const StageTimes& /*stages*/, std::int64_t /*batch_requests*/ = 1) {}
-  virtual void RecordBatch(std::int64_t /*requests*/, std::int64_t /*bytes*/) {}
-  virtual void RecordRejection(Rejection /*reason*/) {}
-  virtual void AddQueued(std::int64_t /*requests*/) {}  // Negative when they leave.
-  virtual void RecordLoad(Duration /*duration*/) {}
-  virtual ModelTotals Totals() const { return {}; }
-};
+// Each handle is thread-safe, and gives its series to a scrape by Collect.
 
 // The series of one identity of the policy.
 class IdentityMetrics {
  public:
-  virtual ~IdentityMetrics() = default;
   // One finished call, with the bytes of its inputs as far as they were known.
-  virtual void RecordCall(absl::StatusCode /*code*/, std::int64_t /*input_bytes*/) {}
+  void RecordCall(absl::StatusCode code, std::int64_t input_bytes);
+  // Nothing, while nothing was recorded.
+  void Collect(absl::string_view identity, FamilyList& out) const;
+
+ private:
+  static constexpr std::size_t kOutcomes = 4;
+  ShardedCells cells_{kOutcomes + 1};  // Calls by outcome; the inputs' bytes.
 };
 
 class LaneMetrics {
  public:
-  virtual ~LaneMetrics() = default;
-  virtual void AddBusy(Duration /*duration*/) {}
+  void AddBusy(Duration duration) { busy_ns_.Add(0, std::max<std::int64_t>(duration.count(), 0)); }
   // Bytes that crossed the link to the lane's device and back, whether copied or mapped.
-  virtual void AddCopied(std::int64_t /*in_bytes*/, std::int64_t /*out_bytes*/) {}
+  void AddCopied(std::int64_t in_bytes, std::int64_t out_bytes) {
+    copied_bytes_.Add(0, in_bytes);
+    copied_bytes_.Add(1, out_bytes);
+  }
   // The lane takes no batch any more. A second call changes nothing.
-  virtual void RecordRetired() {}
+  void RecordRetired() { retired_.Set(1); }
+
+  double busy_seconds() const { return static_cast<double>(busy_ns_.Sum(0)) / 1e9; }
+  std::int64_t copied_in_bytes() const { return copied_bytes_.Sum(0); }
+  std::int64_t copied_out_bytes() const { return copied_bytes_.Sum(1); }
+  bool retired() const { return retired_.Get() != 0; }
+
+ private:
+  ShardedCells busy_ns_{1};
+  ShardedCells copied_bytes_{2};  // In, out.
+  RareCount retired_;
 };
 
 // The label `reason` of normd_connections_refused_total.
@@ -160,20 +166,37 @@ std::string RefusalStatusName(std::size_t refusal);  // The label's value of thi
 enum class RequestPort { kGrpc, kHttp };
 inline constexpr std::size_t kRequestPorts = 2;
 
-// The connections of one port.
+using RequestRefusalCounts = std::array<std::int64_t, kRequestRefusals>;
+
+// The connections of one port. Its series are there once Show was called.
 class ConnectionMetrics {
  public:
-  virtual ~ConnectionMetrics() = default;
-  virtual void RecordAccepted() {}
-  virtual void RecordRefused(ConnectionRefusal /*reason*/) {}
+  explicit ConnectionMetrics(RequestPort port) : port_(port) {}
+
+  void RecordAccepted() { accepted_.Add(1); }
+  void RecordRefused(ConnectionRefusal reason) { refused_.Add(reason); }
   // By the server, before gRPC had it or because of its traffic.
-  virtual void RecordEnded(ConnectionEnding /*reason*/) {}
-  virtual void SetOpen(std::int64_t /*connections*/) {}
-  virtual void SetLimit(std::int64_t /*connections*/) {}
+  void RecordEnded(ConnectionEnding reason) { ended_.Add(reason); }
+  void SetOpen(std::int64_t connections) { open_.Set(connections); }
+  void SetLimit(std::int64_t connections) { limit_.Set(connections); }
   // gRPC's alone: received and not given to the service.
-  virtual void SetUndelivered(std::int64_t /*bytes*/) {}
+  void SetUndelivered(std::int64_t bytes) { undelivered_bytes_.Set(bytes); }
   // HTTP's alone: a request that began no call, with the status of its refusal.
-  virtual void RecordRefusedRequest(int /*status*/) {}
+  void RecordRefusedRequest(int status);
+  void AddRefusedRequests(RequestRefusalCounts& counts) const;
+  void Show() { shown_.Set(1); }
+  void Collect(FamilyList& out) const;
+
+ private:
+  const RequestPort port_;
+  RareCount shown_;
+  RareCount accepted_;
+  RareCounts<kConnectionRefusals> refused_;
+  RareCounts<kConnectionEndings> ended_;
+  RareCount open_;
+  RareCount limit_;
+  RareCount undelivered_bytes_;
+  RareCounts<kRequestRefusals> refused_requests_;
 };
 
 // The label `kind` of normd_shared_regions.
@@ -209,26 +232,44 @@ enum class HandoverEnding {
 };
 inline constexpr std::size_t kHandoverEndings = 2;
 
-// Memory that clients share.
+// Memory that clients share. The bytes of tensors are counted for each request and sharded, the
+// others are rare.
 class RegionMetrics {
  public:
-  virtual ~RegionMetrics() = default;
   // Negative when they are unmapped.
-  virtual void AddMapped(RegionPlane /*kind*/, std::int64_t /*regions*/, std::int64_t /*bytes*/) {}
-  virtual void RecordRefused(RegionRefusal /*reason*/) {}
+  void AddMapped(RegionPlane kind, std::int64_t regions, std::int64_t bytes) {
+    regions_.Add(kind, regions);
+    bytes_.Add(kind, bytes);
+  }
+  void RecordRefused(RegionRefusal reason) { refused_.Add(reason); }
   // Connections at which clients hand over regions; negative when they end.
-  virtual void AddConnections(std::int64_t /*connections*/) {}
+  void AddConnections(std::int64_t connections) { connections_.Add(connections); }
   // By the server, beside those that are not of its protocol.
-  virtual void RecordConnectionEnded(HandoverEnding /*reason*/) {}
+  void RecordConnectionEnded(HandoverEnding reason) { connections_ended_.Add(reason); }
   // Bytes of pages that are locked for devices; negative when they are unlocked.
-  virtual void AddLocked(std::int64_t /*bytes*/) {}
+  void AddLocked(std::int64_t bytes) { locked_bytes_.Add(bytes); }
   // A region that works without that.
-  virtual void RecordNotLocked(PageLockRefusal /*reason*/) {}
+  void RecordNotLocked(PageLockRefusal reason) { not_locked_.Add(reason); }
   // A request whose memory its client has taken away.
-  virtual void RecordBroken() {}
+  void RecordBroken() { broken_.Add(1); }
   // Bytes of tensors that were read and written where they lie.
-  virtual void AddTensors(RegionMemory /*memory*/, std::int64_t /*in_bytes*/,
-                          std::int64_t /*out_bytes*/) {}
+  void AddTensors(RegionMemory memory, std::int64_t in_bytes, std::int64_t out_bytes) {
+    const std::size_t first = 2 * static_cast<std::size_t>(memory);
+    tensor_bytes_.Add(first, in_bytes);
+    tensor_bytes_.Add(first + 1, out_bytes);
+  }
+  void Collect(FamilyList& out) const;
+
+ private:
+  RareCounts<kRegionPlanes> regions_;
+  RareCounts<kRegionPlanes> bytes_;
+  RareCounts<kRegionRefusals> refused_;
+  RareCount connections_;
+  RareCounts<kHandoverEndings> connections_ended_;
+  RareCount locked_bytes_;
+  RareCounts<kPageLockRefusals> not_locked_;
+  RareCount broken_;
+  ShardedCells tensor_bytes_{2 * kRegionMemories};  // In and out, for each memory.
 };
 
 // The versions of all models.
@@ -240,29 +281,47 @@ struct VersionCounts {
 // The model repository.
 class RepositoryMetrics {
  public:
-  virtual ~RepositoryMetrics() = default;
-  virtual void SetVersions(const VersionCounts& /*counts*/) {}
-  virtual void RecordLoadFailure() {}
+  void SetVersions(const VersionCounts& counts) {
+    loaded_.Set(counts.loaded);
+    failed_.Set(counts.failed);
+  }
+  void RecordLoadFailure() { failures_.Add(1); }
   // A look at the whole repository, whose folders could all be listed, or not.
-  virtual void RecordPoll(bool /*complete*/) {}
+  void RecordPoll(bool complete) { polls_.Add(complete); }
+  void Collect(FamilyList& out) const;
+
+ private:
+  RareCount loaded_;
+  RareCount failed_;
+  RareCount failures_;
+  RareCounts<2> polls_;
 };
 
 // The server's certificate. Its series are there once SetNotAfter was called.
 class TlsMetrics {
  public:
-  virtual ~TlsMetrics() = default;
   // When the certificate in use expires, in seconds since 1970.
-  virtual void SetNotAfter(std::int64_t /*seconds*/) {}
+  void SetNotAfter(std::int64_t seconds) { not_after_.Set(seconds); }
   // New files were there, and taken or not.
-  virtual void RecordReload(bool /*taken*/) {}
+  void RecordReload(bool taken) { reloads_.Add(taken); }
+  void Collect(FamilyList& out) const;
+
+ private:
+  RareCount not_after_;
+  RareCounts<2> reloads_;
 };
 
-// The policy and its tokens.
+// The policy and its tokens. Its series are there once Show was called.
 class PolicyMetrics {
  public:
-  virtual ~PolicyMetrics() = default;
   // New files were there, and taken or not.
-  virtual void RecordReload(bool /*taken*/) {}
+  void RecordReload(bool taken) { reloads_.Add(taken); }
+  void Show() { shown_.Set(1); }
+  void Collect(FamilyList& out) const;
+
+ private:
+  RareCount shown_;
+  RareCounts<2> reloads_;
 };
 
 }  // namespace normd

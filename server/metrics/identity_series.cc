@@ -7,39 +7,10 @@
 namespace normd {
 namespace {
 
-enum Outcome : std::size_t { kOk, kDenied, kLimited, kFailed, kOutcomeCount };
-constexpr std::array<const char*, kOutcomeCount> kNames = {"ok", "denied", "limited", "failed"};
 // No identity's name: those begin with a letter or a digit.
 constexpr char kOtherIdentity[] = "_other";
 
-Outcome OutcomeOf(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kOk: return kOk;
-    case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kUnauthenticated: return kDenied;
-    case absl::StatusCode::kResourceExhausted: return kLimited;
-    default: return kFailed;
-  }
-}
-
 }  // namespace
-
-void IdentitySeries::RecordCall(absl::StatusCode code, std::int64_t input_bytes) {
-  static_assert(kOutcomes == kOutcomeCount);
-  cells_.Add(OutcomeOf(code), 1);
-  if (input_bytes > 0) cells_.Add(kOutcomes, input_bytes);
-}
-
-void IdentitySeries::Collect(absl::string_view identity, FamilyList& out) const {
-  std::array<std::int64_t, kOutcomes> calls{};
-  std::int64_t all = 0;
-  for (std::size_t i = 0; i < kOutcomes; ++i) all += calls[i] = cells_.Sum(i);
-  if (all == 0) return;
-  for (std::size_t i = 0; i < kOutcomes; ++i) {
-    out.Add(families::kIdentityCalls, {identity, kNames[i]}, static_cast<double>(calls[i]));
-  }
-  out.Add(families::kIdentityInputBytes, {identity}, static_cast<double>(cells_.Sum(kOutcomes)));
-}
 
 std::shared_ptr<IdentitySeriesSet> IdentitySeriesSet::Create() {
   return std::shared_ptr<IdentitySeriesSet>(new IdentitySeriesSet());
@@ -67,7 +38,7 @@ void IdentitySeriesSet::LetGo(const std::string& name) {
 }
 
 void IdentitySeriesSet::Collect(FamilyList& out) {
-  std::vector<std::pair<std::string, std::shared_ptr<const IdentitySeries>>> series;
+  std::vector<std::pair<std::string, std::shared_ptr<const IdentityMetrics>>> series;
   {
     MutexLock lock(mutex_);
     series.reserve(slots_.size() + 1);

@@ -245,13 +245,13 @@ ModelTotals VersionTotals::Read() const {
   return totals;
 }
 
-VersionSeries::VersionSeries(std::shared_ptr<ModelSeries> model, std::int64_t version)
+ModelMetrics::ModelMetrics(std::shared_ptr<ModelSeries> model, std::int64_t version)
     : model_(std::move(model)), version_(version == 0 ? "" : absl::StrCat(version)) {
   requests_.reserve(kMethodNames.size());
   for (std::size_t i = 0; i < kMethodNames.size(); ++i) requests_.emplace_back(kCodeCount);
 }
 
-void VersionSeries::RecordRequest(Method method, absl::StatusCode code, Duration duration) {
+void ModelMetrics::RecordRequest(Method method, absl::StatusCode code, Duration duration) {
   auto number = static_cast<std::size_t>(code);
   if (number >= kCodeCount) number = static_cast<std::size_t>(absl::StatusCode::kUnknown);
   requests_[static_cast<std::size_t>(method)].Add(number, 1);
@@ -259,7 +259,7 @@ void VersionSeries::RecordRequest(Method method, absl::StatusCode code, Duration
   if (IsInference(method)) totals_.RecordRequest(code == absl::StatusCode::kOk, duration);
 }
 
-void VersionSeries::Collect(FamilyList& out) const {
+void ModelMetrics::Collect(FamilyList& out) const {
   for (std::size_t method = 0; method < kMethodNames.size(); ++method) {
     if (requests_[method].Untouched()) continue;
     for (std::size_t code = 0; code < kCodeCount; ++code) {

@@ -67,27 +67,31 @@ class VersionTotals {
   std::atomic<std::int64_t> last_success_ms_{0};
 };
 
-// Adds the counts by version. Thread-safe.
-class VersionSeries final : public ModelMetrics {
+// The series of one model version. Thread-safe.
+class ModelMetrics {
  public:
   // `model` is shared among a model's versions. Version 0 is exposed as an empty label.
-  VersionSeries(std::shared_ptr<ModelSeries> model, std::int64_t version);
+  explicit ModelMetrics(std::shared_ptr<ModelSeries> model = std::make_shared<ModelSeries>(""),
+                        std::int64_t version = 0);
 
   const std::shared_ptr<ModelSeries>& model() const { return model_; }
 
-  void RecordRequest(Method method, absl::StatusCode code, Duration duration) override;
-  void RecordStages(const StageTimes& stages, std::int64_t batch_requests) override {
+  // One finished request: its code, and the time from arrival to the response's hand-over.
+  void RecordRequest(Method method, absl::StatusCode code, Duration duration);
+  // A completed request, or a stream's piece, in a batch of so many; stages that did not happen are
+  // left out.
+  void RecordStages(const StageTimes& stages, std::int64_t batch_requests = 1) {
     model_->RecordStages(stages);
     totals_.RecordStages(stages, batch_requests);
   }
-  void RecordBatch(std::int64_t requests, std::int64_t bytes) override {
+  void RecordBatch(std::int64_t requests, std::int64_t bytes) {
     model_->RecordBatch(requests, bytes);
     totals_.RecordBatch(requests);
   }
-  void RecordRejection(Rejection reason) override { model_->RecordRejection(reason); }
-  ModelTotals Totals() const override { return totals_.Read(); }
-  void AddQueued(std::int64_t requests) override { model_->AddQueued(requests); }
-  void RecordLoad(Duration duration) override { model_->RecordLoad(duration); }
+  void RecordRejection(Rejection reason) { model_->RecordRejection(reason); }
+  void AddQueued(std::int64_t requests) { model_->AddQueued(requests); }  // Negative: they leave.
+  void RecordLoad(Duration duration) { model_->RecordLoad(duration); }
+  ModelTotals Totals() const { return totals_.Read(); }
 
   // Only the codes that have occurred, and not the model's series.
   void Collect(FamilyList& out) const;

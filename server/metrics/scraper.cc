@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/task_thread.h"
 
 namespace normd {
 namespace {
@@ -36,42 +35,37 @@ std::string Gzip(const std::string& text) {
   return out;
 }
 
-Scraper::Scraper(std::function<std::string()> make)
-    : make_(std::move(make)), thread_([this] { Run(); }) {}
+Scraper::Scraper(std::function<std::string()> make) : make_(std::move(make)) {
+  thread_.emplace("scrapes", /*max_waiting=*/1);
+}
 
 void Scraper::Ask(bool gzip, Done done) {
   MutexLock lock(mutex_);
   if (stopping_) return;
+  // First: without memory for the other, Run finds nobody.
+  if (waiting_.empty()) thread_->Submit([this, &thread = *thread_] { Run(thread); });
   waiting_.push_back({gzip, std::move(done)});
-  changed_.SignalOne();
 }
 
 void Scraper::Stop() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
-    changed_.SignalOne();
   }
-  if (thread_.joinable()) thread_.join();
+  thread_.reset();
 }
 
-void Scraper::Run() {
-  const SteadyClock clock;
-  TimePoint next{};
-  while (true) {
-    std::vector<Waiting> waiting;
-    {
-      MutexLock lock(mutex_);
-      while (clock.Now() < next && !stopping_) changed_.WaitUntil(mutex_, next);
-      while (waiting_.empty() && !stopping_) changed_.Wait(mutex_);
-      if (stopping_) return waiting_.clear();
-      waiting.swap(waiting_);
-    }
-    const TimePoint begin = clock.Now();
-    Answer(waiting);
-    const TimePoint end = clock.Now();
-    next = end + PauseAfter(end - begin);
+void Scraper::Run(TaskThread& thread) {
+  std::vector<Waiting> waiting;
+  {
+    MutexLock lock(mutex_);
+    waiting.swap(waiting_);
   }
+  if (waiting.empty()) return;
+  const SteadyClock clock;
+  const TimePoint begin = clock.Now();
+  Answer(waiting);
+  thread.Pause(PauseAfter(clock.Now() - begin));
 }
 
 void Scraper::Answer(const std::vector<Waiting>& waiting) {

@@ -5,11 +5,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/task_thread.h"
 
 namespace normd {
 
@@ -39,15 +40,15 @@ class Scraper {
     bool gzip = false;
     Done done;
   };
-  void Run();
+  // `thread` is `thread_`, which Stop may be about to end.
+  void Run(TaskThread& thread);
   void Answer(const std::vector<Waiting>& waiting);
 
   const std::function<std::string()> make_;
   Mutex mutex_;
-  CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;  // Last: it uses the others.
+  std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);  // A Run comes while there are any.
+  std::optional<TaskThread> thread_;                      // Last: it uses the others.
 };
 
 // In gzip's format; empty when memory is short.

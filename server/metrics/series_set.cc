@@ -27,7 +27,7 @@ std::shared_ptr<ModelMetrics> SeriesSet::Handle(absl::string_view name, std::int
   // shared: handles outlive the server's Metrics where a call does.
   std::shared_ptr<SeriesSet> self = shared_from_this();
   MutexLock lock(mutex_);
-  VersionSeries* const series = Take(key);
+  ModelMetrics* const series = Take(key);
   if (series != nullptr) {
     return {series, [self = std::move(self), key = std::move(key)](void*) { self->LetGo(key); }};
   }
@@ -35,13 +35,13 @@ std::shared_ptr<ModelMetrics> SeriesSet::Handle(absl::string_view name, std::int
   return {&other_, [self = std::move(self)](void*) { self->LetGoOfOther(); }};
 }
 
-VersionSeries* SeriesSet::Take(const Key& key) {
+ModelMetrics* SeriesSet::Take(const Key& key) {
   const auto found = slots_.find(key);
   const bool taken = found != slots_.end() && found->second.handles > 0;
   if (!taken && own_ >= max_own_) return nullptr;
   if (found == slots_.end()) {
-    auto series = std::make_shared<VersionSeries>(ModelOf(key.first), key.second);
-    VersionSeries* const raw = series.get();
+    auto series = std::make_shared<ModelMetrics>(ModelOf(key.first), key.second);
+    ModelMetrics* const raw = series.get();
     slots_.emplace(key, Slot{std::move(series), 1, 0});
     ++own_;
     return raw;
@@ -63,7 +63,7 @@ std::shared_ptr<ModelSeries> SeriesSet::ModelOf(const std::string& name) {
 }
 
 void SeriesSet::LetGo(const Key& key) {
-  std::shared_ptr<VersionSeries> gone;  // Freed after the lock.
+  std::shared_ptr<ModelMetrics> gone;  // Freed after the lock.
   MutexLock lock(mutex_);
   const auto slot = slots_.find(key);
   if (--slot->second.handles > 0) return;
@@ -95,7 +95,7 @@ std::vector<ModelTraffic> SeriesSet::Read() const {
   std::vector<ModelTraffic> traffic;
   traffic.reserve(models.size() + 2);
   for (const auto& model : models) traffic.push_back(model->Read());
-  for (const VersionSeries* common : {&no_model_, &other_}) {
+  for (const ModelMetrics* common : {&no_model_, &other_}) {
     traffic.push_back(common->model()->Read());
   }
   return traffic;
@@ -103,7 +103,7 @@ std::vector<ModelTraffic> SeriesSet::Read() const {
 
 void SeriesSet::Collect(FamilyList& out) {
   // In the order of the slots, so that a model's versions are neighbours.
-  std::vector<std::shared_ptr<const VersionSeries>> versions;
+  std::vector<std::shared_ptr<const ModelMetrics>> versions;
   std::int64_t others = 0;
   {
     MutexLock lock(mutex_);
@@ -124,7 +124,7 @@ void SeriesSet::Collect(FamilyList& out) {
     }
     version->Collect(out);
   }
-  for (const VersionSeries* common : {&no_model_, &other_}) {
+  for (const ModelMetrics* common : {&no_model_, &other_}) {
     common->model()->Collect(out);
     common->Collect(out);
   }

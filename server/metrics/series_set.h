@@ -47,9 +47,9 @@ class SeriesSet : public std::enable_shared_from_this<SeriesSet> {
   // A model's versions are neighbours.
   using Key = std::pair<std::string, std::int64_t>;
   struct Slot {
-    std::shared_ptr<VersionSeries> series;  // shared: a scrape reads it while it vanishes.
-    std::int64_t handles = 0;               // 0: retired.
-    int scrapes_left = 0;                   // For one that is retired.
+    std::shared_ptr<ModelMetrics> series;  // shared: a scrape reads it while it vanishes.
+    std::int64_t handles = 0;              // 0: retired.
+    int scrapes_left = 0;                  // For one that is retired.
   };
 
   using Slots = std::map<Key, Slot>;
@@ -57,15 +57,15 @@ class SeriesSet : public std::enable_shared_from_this<SeriesSet> {
   explicit SeriesSet(std::int64_t max_own);
 
   // Null at `max_own`.
-  VersionSeries* Take(const Key& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  ModelMetrics* Take(const Key& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<ModelSeries> ModelOf(const std::string& name)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LetGo(const Key& key);
   void LetGoOfOther();
 
   const std::int64_t max_own_;
-  VersionSeries no_model_;
-  VersionSeries other_;
+  ModelMetrics no_model_;
+  ModelMetrics other_;
 
   mutable Mutex mutex_;
   Slots slots_ ABSL_GUARDED_BY(mutex_);

@@ -16,7 +16,6 @@ namespace normd {
 // Calls by bucket of DurationScale, the last one above all bounds.
 using DurationCounts = std::array<std::int64_t, kDurationBoundCount + 1>;
 using RejectionCounts = std::array<std::int64_t, kRejections>;
-using RequestRefusalCounts = std::array<std::int64_t, kRequestRefusals>;
 
 struct MethodTraffic {
   Method method = Method::kNormalize;

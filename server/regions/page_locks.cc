@@ -20,13 +20,9 @@ MappedPages::~MappedPages() { munmap(begin_, bytes_); }
 
 PageLocks::PageLocks(PageLocker& locker, const PageLockLimits& limits, RegionMetrics& metrics,
                      const Clock& clock)
-    : locker_(locker),
-      limits_(limits),
-      metrics_(metrics),
-      clock_(clock),
-      thread_([this] { Loop(); }),
-      waits_thread_([this] { EndLateWaits(); }) {
-  pthread_setname_np(thread_.native_handle(), "page_locks");
+    : locker_(locker), limits_(limits), metrics_(metrics), clock_(clock), waits_thread_([this] {
+        EndLateWaits();
+      }) {
   pthread_setname_np(waits_thread_.native_handle(), "page_lock_waits");
 }
 
@@ -34,10 +30,8 @@ PageLocks::~PageLocks() {
   {
     MutexLock lock(mutex_);
     closed_ = true;
-    changed_.SignalOne();
     waits_changed_.SignalOne();
   }
-  thread_.join();
   waits_thread_.join();
 }
 
@@ -59,7 +53,7 @@ bool PageLocks::Add(const std::shared_ptr<MappedPages>& pages, const std::string
       ++regions_;
       bytes_ += bytes;
       owner_bytes_[owner] += bytes;
-      changed_.SignalOne();
+      thread_.Submit([this] { Step(); });
       return true;
     }
   }
@@ -71,31 +65,26 @@ void PageLocks::Release(std::shared_ptr<MappedPages> pages, const std::string& o
                         KeptThings kept) {
   MutexLock lock(mutex_);
   released_.push_back({std::move(pages), owner, std::move(kept)});
-  changed_.SignalOne();
+  thread_.Submit([this] { Step(); });
 }
 
 // Released regions go first: a client may wait for their end, and the limits need their share.
-void PageLocks::Loop() {
-  for (;;) {
-    std::optional<Released> released;
-    Waiting next;
-    {
-      MutexLock lock(mutex_);
-      while (!closed_ && released_.empty() && waiting_.empty()) changed_.Wait(mutex_);
-      if (!released_.empty()) {
-        released = std::move(released_.front());
-        released_.pop_front();
-      } else if (!waiting_.empty()) {
-        next = std::move(waiting_.front());
-        waiting_.pop_front();
-      } else {
-        return;
-      }
+void PageLocks::Step() {
+  std::optional<Released> released;
+  Waiting next;
+  {
+    MutexLock lock(mutex_);
+    if (!released_.empty()) {
+      released = std::move(released_.front());
+      released_.pop_front();
+    } else {
+      next = std::move(waiting_.front());
+      waiting_.pop_front();
     }
-    if (released.has_value()) End(*std::move(released));
-    if (const auto pages = next.pages.lock(); pages != nullptr) Lock(*pages);
-    if (next.id != 0) EndWait(next.id);
   }
+  if (released.has_value()) End(*std::move(released));
+  if (const auto pages = next.pages.lock(); pages != nullptr) Lock(*pages);
+  if (next.id != 0) EndWait(next.id);
 }
 
 void PageLocks::EndWait(std::uint64_t id) {

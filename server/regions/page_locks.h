@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,6 +25,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/page_locker.h"
+#include "base/task_thread.h"
 #include "server/metrics/handles.h"
 
 namespace normd {
@@ -107,7 +109,8 @@ class PageLocks {
     TimePoint next{};
   };
 
-  void Loop();
+  // A task of the thread for each that was added or released.
+  void Step();
   void Lock(MappedPages& pages);
   void EndWait(std::uint64_t id);
   void EndLateWaits();
@@ -122,7 +125,6 @@ class PageLocks {
   Line refused_;  // By the driver.
   Line late_;
   Mutex mutex_;
-  CondVar changed_;
   CondVar waits_changed_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -133,8 +135,8 @@ class PageLocks {
   std::map<std::uint64_t, LockWait> waits_ ABSL_GUARDED_BY(mutex_);
   std::deque<Released> released_ ABSL_GUARDED_BY(mutex_);
   // Last: they use all of the above.
-  std::thread thread_;
   std::thread waits_thread_;  // The other thread may be in the driver for long.
+  TaskThread thread_{"page_locks", std::numeric_limits<std::size_t>::max()};
 };
 
 }  // namespace normd

@@ -13,7 +13,7 @@
 #include "normd/v1/norm_service.pb.h"
 #include "server/accept/control_call.h"
 #include "server/rpc/call_environment.h"
-#include "server/rpc/kept_list.h"
+#include "server/rpc/control_messages.h"
 #include "server/rpc/norm_messages.h"
 #include "server/rpc/raw_service.h"
 #include "server/rpc/readiness.h"

@@ -17,10 +17,17 @@
 #include "grpcpp/support/server_callback.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/control_messages.h"
-#include "server/rpc/served_service.h"
-#include "server/rpc/unary_control_call.h"
+#include "server/rpc/unary_call.h"
 
 namespace normd {
+
+// A gRPC service that the server serves.
+struct ServedService {
+  grpc::Service* service = nullptr;  // Outlives the server.
+  // "package.Service". Under this name health reports whether the server takes requests, and under
+  // NAME/<model> whether a version of the model is loaded.
+  std::string name;
+};
 
 // Takes every message raw: those with tensors so that they are decoded without copies (see wire/),
 // the others so that a malformed message gets the same error as any other bad request, while gRPC's

@@ -17,9 +17,9 @@
 #include "server/net/connection_loop.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/health_service.h"
+#include "server/rpc/raw_service.h"
 #include "server/rpc/readiness.h"
 #include "server/rpc/reflection_service.h"
-#include "server/rpc/served_service.h"
 #include "server/rpc/transport_streams.h"
 #include "server/tls/certificate_store.h"
 

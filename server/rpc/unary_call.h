@@ -1,16 +1,19 @@
-// The common part of all services' unary calls: their arrival and their end.
+// The common part of all services' unary calls: their arrival and their end; and control calls.
 
 #ifndef NORMD_SERVER_RPC_UNARY_CALL_H_
 #define NORMD_SERVER_RPC_UNARY_CALL_H_
 
 #include <cstddef>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/accept/call_context.h"
+#include "server/accept/control_call.h"
 #include "server/callers/caller.h"
 #include "server/rpc/call_environment.h"
 
@@ -45,6 +48,34 @@ class UnaryCall : public grpc::ServerUnaryReactor {
  private:
   CallInside inside_;
   ResponseWatch::Entry response_;
+};
+
+// A control call over gRPC.
+class UnaryControlCall final : public UnaryCall, public ControlCall {
+ public:
+  // All arguments outlive the call.
+  UnaryControlCall(CallEnvironment& environment, grpc::CallbackServerContext& context,
+                   Method method)
+      : UnaryCall(environment, context, method),
+        ControlCall(environment.accept, environment.control, call_, method) {}
+
+  std::optional<absl::string_view> Metadata(absl::string_view name) const override {
+    const auto found = context_.client_metadata().find({name.data(), name.size()});
+    if (found == context_.client_metadata().end()) return std::nullopt;
+    return absl::string_view(found->second.data(), found->second.size());
+  }
+
+  // gRPC also comes here when the deadline passes.
+  void OnCancel() override {
+    Cancel();
+    Leave();
+  }
+
+ private:
+  void OnEnd(const absl::Status& status, std::size_t response_bytes) override {
+    End(status, response_bytes);
+  }
+  void Record() override { call_.Record(); }
 };
 
 // Ends a call for which there is no memory, without needing any.

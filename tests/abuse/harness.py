@@ -31,6 +31,7 @@ SETTLE_SECONDS = 60
 P99_FACTOR = 2.0
 # A closed loop that looks whether anyone is served; what measures latencies takes longer.
 BRIEF_SECONDS = 0.1
+CLOSED = "closed"
 
 SCENARIOS = []
 
@@ -115,7 +116,7 @@ class Context:
 
 class Normd:
     """A normd process; a context manager that ends it. `limits` are of resource.setrlimit, by name:
-    {"NOFILE": 64, "AS": 2 << 30}. `stderr`: a file descriptor instead of a log file."""
+    {"NOFILE": 64, "AS": 2 << 30}. `stderr`: a file descriptor instead of a log file, or CLOSED."""
 
     def __init__(self, context, flags, limits=None, models=None, stderr=None, wait=True):
         self.context = context
@@ -125,14 +126,16 @@ class Normd:
                    "--device=cpu", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
                    "--http_listen=127.0.0.1:0", "--lame_duck=0s", *(context.tls.server_flags if context.tls else []), *flags]
 
-        def limit():
+        def prepare():
             for name, value in (limits or {}).items():
                 resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
+            if stderr is CLOSED:
+                os.close(2)
 
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL,
-                                            stderr=log if stderr is None else stderr,
-                                            preexec_fn=limit if limits else None)
+                                            stderr=log if stderr in (None, CLOSED) else stderr,
+                                            preexec_fn=prepare if limits or stderr is CLOSED else None)
         self.grpc = self.metrics_address = self.http = None
         if stderr is None and wait:
             wait_until(self.find_addresses, 60, "the server starts")
@@ -173,6 +176,26 @@ class Normd:
 
     def log(self):
         return self.log_path.read_text(errors="replace")
+
+    def stop(self, seconds):
+        """(The exit code, the seconds until then) after SIGTERM."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.end(seconds)
+
+    def end(self, seconds):
+        """The same without the signal."""
+        begin = time.monotonic()
+        try:
+            return self.process.wait(seconds), time.monotonic() - begin
+        except subprocess.TimeoutExpired:
+            raise Broken(f"no exit within {seconds} s") from None
+
+    def require_clean_stop(self, seconds, beside):
+        """Returns how long the stop took."""
+        code, took = self.stop(30)
+        require(code == 0 and took < seconds,
+                f"SIGTERM beside {beside}: exit {code} after {took:.1f} s, wanted 0 within {seconds}")
+        return took
 
     def rss_mib(self):
         """Resident memory now."""

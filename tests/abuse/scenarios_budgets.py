@@ -1,8 +1,5 @@
 """What slow and hostile clients hold of the budgets: a share, and for a time."""
 
-import signal
-import time
-
 from harness import MIB, require, scenario, wait_until
 from h2_client import (STREAM, Connection, bytes_field, framed, normalize_request, stream_chunk,
                        stream_header)
@@ -24,6 +21,14 @@ def request(shape):
     for dim in shape:
         elements *= dim
     return normalize_request(MODEL, shape, b"\x00\x00\x80\x3f" * elements)
+
+
+def start_stream(client, data=b"\x00\x00\x80\x3f" * 256, end=True, **options):
+    """A stream of SMALL that sends `data`; its number."""
+    stream = client.start(STREAM, **options)
+    client.send(stream, framed(stream_header(MODEL, SMALL)))
+    client.send(stream, framed(stream_chunk(data)), end=end)
+    return stream
 
 
 def ended(server, method):
@@ -75,10 +80,7 @@ def streams_without_data(context):
             require(held == 0, f"32 streams without data hold {held} bytes")
             require_others_served(server, "beside 32 streams without data")
             with Connection(server.address) as other:
-                stream = other.start(STREAM)
-                other.send(stream, framed(stream_header(MODEL, SMALL)))
-                other.send(stream, framed(stream_chunk(b"\x00\x00\x80\x3f" * 256)), end=True)
-                code, message = other.status(stream)
+                code, message = other.status(start_stream(other))
                 require(code == 0, f"a stream beside them: {code} {message}")
             for i, stream in enumerate(streams):
                 code, message = attacker.status(stream, timeout=GIVEN_UP)
@@ -95,15 +97,11 @@ def streams_untaken(context):
         for window in windows:
             client = Connection(server.address, source=ATTACKER, window=window)
             clients.append(client)
-            stream = client.start(STREAM)
-            client.send(stream, framed(stream_header(MODEL, SMALL)))
-            client.send(stream, framed(stream_chunk(b"\x00\x00\x80\x3f" * 256)), end=True)
+            start_stream(client)
         # A status that nobody takes, behind a header that nobody takes.
         client = Connection(server.address, source=ATTACKER, window=0)
         clients.append(client)
-        stream = client.start(STREAM)
-        client.send(stream, framed(stream_header(MODEL, SMALL)))
-        client.send(stream, framed(stream_chunk(b"x" * 1025)))
+        start_stream(client, b"x" * 1025, end=False)
         require_others_served(server, "beside streams that nobody takes")
         wait_until(lambda: ended(server, "NormalizeStream") >= before + len(clients), GIVEN_UP,
                    f"{len(clients)} streams end while their connections live")
@@ -151,16 +149,6 @@ def unknown_fields(context):
             context.note(f"{sent:.0f} MiB of chunks beside {sent * 15:.0f} hold {held:.0f} MiB")
 
 
-def require_clean_stop(server, seconds, beside):
-    begin = time.monotonic()
-    server.process.send_signal(signal.SIGTERM)
-    code = server.process.wait(30)
-    took = time.monotonic() - begin
-    require(code == 0 and took < seconds,
-            f"SIGTERM beside {beside}: exit {code} after {took:.1f} s, wanted 0 within {seconds}")
-    return took
-
-
 @scenario("11", "a stop does not wait for streams whose clients send nothing")
 def stop_beside_idle_streams(context):
     with context.normd("--drain_timeout=20s") as server:
@@ -168,7 +156,7 @@ def stop_beside_idle_streams(context):
             stream, other = client.start(STREAM), client.start(STREAM)
             client.send(stream, framed(stream_header(MODEL, [1000, 64, 64, 64])))
             client.status(other, timeout=0.3)
-            took = require_clean_stop(server, 15, "a stream with a header and one without")
+            took = server.require_clean_stop(15, "a stream with a header and one without")
             for name, number in (("with", stream), ("without", other)):
                 code, message = client.status(number)
                 require(code == 14, f"the stream {name} a header ends with {code} {message}")
@@ -190,8 +178,5 @@ def far_deadlines(context):
                     code, message = client.call(b"", path="/normd.v1.NormService/ListModels",
                                                 timeout=timeout)
                     require(code == 0, f"ListModels with {timeout}: {code} {message}")
-                    stream = client.start(STREAM, timeout=timeout)
-                    client.send(stream, framed(stream_header(MODEL, SMALL)))
-                    client.send(stream, framed(stream_chunk(b"\x00\x00\x80\x3f" * 256)), end=True)
-                    code, message = client.status(stream)
+                    code, message = client.status(start_stream(client, timeout=timeout))
                     require(code == 0, f"NormalizeStream with {timeout}: {code} {message}")

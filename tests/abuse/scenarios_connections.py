@@ -139,6 +139,7 @@ def await_hand_over(raw):
         require(raw.pump(2), "gRPC acknowledges a ping")
 
 
+@scenario("8", "calls without a message hold little, however much their metadata inflates")
 def metadata_of_idle_calls(context):
     """Calls without a message, each with thousands of entries that take a byte each."""
     with context.normd() as server, server.unharmed():
@@ -155,11 +156,6 @@ def metadata_of_idle_calls(context):
                 peak = max(peak, server.rss_mib())
         context.note(f"memory {memory:.0f} -> {peak:.0f} MiB")
         require(peak - memory < 64, f"memory grew by {peak - memory:.0f} MiB")
-
-
-@scenario("8", "calls without a message hold little, however much their metadata inflates")
-def metadata_of_idle_calls_plain(context):
-    metadata_of_idle_calls(context)
 
 
 @scenario("8", "CONTINUATION without an end: the connection ends before it holds much")

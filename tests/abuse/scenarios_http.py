@@ -4,7 +4,6 @@ import contextlib
 import gzip
 import pathlib
 import resource
-import signal
 import socket
 import ssl
 import struct
@@ -421,9 +420,5 @@ def http_stop(context):
             connections(stack, server, 5, request(LARGE), window=4096)
             kept = connections(stack, server, 1, request(SMALL))[0]
             require(kept.read() is not None, "an answer before")
-            begin = time.monotonic()
-            server.process.send_signal(signal.SIGTERM)
-            code = server.process.wait(30)
-            took = time.monotonic() - begin
-            require(code == 0 and took < 15, f"exit {code} after {took:.1f} s")
+            took = server.require_clean_stop(15, "connections of all kinds")
             context.note(f"exit 0 after {took:.1f} s")

@@ -7,14 +7,12 @@ import os
 import pathlib
 import pty
 import shutil
-import signal
 import socket
-import subprocess
 import tempfile
 import threading
 import time
 
-from harness import MIB, Broken, require, scenario, wait_until
+from harness import CLOSED, MIB, Normd, require, scenario, wait_until
 from h2_client import STREAM, Connection, bytes_field, framed, stream_chunk, stream_header
 
 LOAD = "/normd.v1.NormService/LoadModel"
@@ -229,19 +227,14 @@ def free_port():
         return probe.getsockname()[1]
 
 
-class DeafServer:
-    """A normd at fixed ports whose stderr takes nothing."""
+class DeafServer(Normd):
+    """A normd at fixed ports whose stderr takes nothing; it has none if that is None."""
 
     def __init__(self, context, stderr, *flags):
-        self.address = ("127.0.0.1", free_port())
-        self.metrics_port = free_port()
-        command = [str(context.binaries / "normd"), f"--model_repository={context.models}",
-                   "--device=cpu", f"--listen=127.0.0.1:{self.address[1]}",
-                   f"--metrics_listen=127.0.0.1:{self.metrics_port}", "--http_listen=", "--lame_duck=0s",
-                   *flags]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stderr=stderr,
-            preexec_fn=(lambda: os.close(2)) if stderr is None else None)
+        grpc, metrics = (f"127.0.0.1:{free_port()}" for _ in range(2))
+        super().__init__(context, [f"--listen={grpc}", f"--metrics_listen={metrics}", "--http_listen=", *flags],
+                         stderr=CLOSED if stderr is None else stderr)
+        self.grpc, self.metrics_address = grpc, metrics
 
     def serves(self):
         require(self.process.poll() is None, f"normd ended with {self.process.poll()}")
@@ -250,22 +243,6 @@ class DeafServer:
                 return client.call(b"", path="/normd.v1.NormService/GetServerInfo")[0] == 0
         except OSError:
             return False
-
-    def ends(self, seconds):
-        """(The exit code, the seconds that it took)."""
-        begin = time.monotonic()
-        try:
-            return self.process.wait(seconds), time.monotonic() - begin
-        except subprocess.TimeoutExpired:
-            raise Broken(f"no exit within {seconds} s of the signal") from None
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
 
 
 def serve_and_stop(context, name, make):
@@ -277,8 +254,7 @@ def serve_and_stop(context, name, make):
                 for _ in range(300):  # Each leaves a line in the request log.
                     code, message = client.call(bytes_field(1, b"no_such_model"))
                     require(code == 3, f"with {name} as stderr: {code} {message}")
-            server.process.send_signal(signal.SIGTERM)
-            code, seconds = server.ends(20)
+            code, seconds = server.stop(20)
             require(code == 0, f"with {name} as stderr: exit code {code}, wanted 0")
             return seconds
     finally:
@@ -303,7 +279,7 @@ def deaf_exits(context):
     try:
         for flags, wanted in ((["--no_such_flag=1"], 2), (["--model_repository=/nonexistent"], 1)):
             with DeafServer(context, write, *flags) as server:
-                code, _ = server.ends(30)
+                code, _ = server.end(30)
                 require(code == wanted, f"{flags}: exit code {code}, wanted {wanted}")
         # A stream in the middle of its tensor keeps the server until it gives up.
         with DeafServer(context, write, "--drain_timeout=0s") as server:
@@ -315,8 +291,7 @@ def deaf_exits(context):
                 wait_until(lambda: client.pump(1) and any(
                     getattr(event, "stream_id", None) == stream and hasattr(event, "data")
                     for event in client.events), 20, "a first part of the result")
-                server.process.send_signal(signal.SIGTERM)
-                code, _ = server.ends(20)
+                code, _ = server.stop(20)
                 require(code == 3, f"aborted: exit code {code}, wanted 3")
     finally:
         os.close(read)
@@ -339,12 +314,11 @@ def lost_lines_are_told(context):
             require(part, "the pipe ended before the log told of lost lines")
             text += part
         told = int(text.split(b" log lines were lost")[0].split()[-1])
-        counted = metric_at(server.metrics_port, "normd_log_lines_lost_total")
+        counted = server.metric("normd_log_lines_lost_total")
         require(0 < told <= counted, f"the log tells of {told} lost lines, the metric of {counted}")
         drain = threading.Thread(target=read_all, args=(read, text))
         drain.start()
-        server.process.send_signal(signal.SIGTERM)
-        code, _ = server.ends(20)
+        code, _ = server.stop(20)
         drain.join()
         require(code == 0, f"exit code {code}")
         require(b"] stopped\n" in text, "the last line is there when stderr is read")
@@ -358,10 +332,3 @@ def read_all(descriptor, text):
         if not part:
             return
         text += part
-
-
-def metric_at(port, name):
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as peer:
-        peer.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-        page = b"".join(iter(lambda: peer.recv(1 << 16), b"")).decode()
-    return float(next(line for line in page.splitlines() if line.startswith(f"{name} ")).split()[1])

@@ -108,6 +108,23 @@ TEST(PeriodicThreadTest, WorksAtOnceAndEndsWithinThePeriod) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST(PeriodicThreadTest, WorksBeforeItsTimeWhenHurriedButNotBeforeTheLeast) {
+  constexpr auto kLeast = std::chrono::milliseconds(50);
+  std::atomic<int> calls{0};
+  const auto begin = std::chrono::steady_clock::now();
+  PeriodicThread thread(
+      "test", std::chrono::hours(1),
+      [&calls] {
+        ++calls;
+        calls.notify_all();
+      },
+      kLeast);
+  calls.wait(0);
+  thread.Hurry();
+  calls.wait(1);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, kLeast);
+}
+
 struct Shared {
   Mutex mutex;
   CondVar changed;
@@ -126,19 +143,27 @@ TEST(MutexTest, ExcludesOtherThreads) {
   EXPECT_EQ(shared.value, 4000);
 }
 
-TEST(CondVarTest, WaitReturnsAfterASignal) {
-  Shared shared;
-  std::thread setter([&shared] {
-    MutexLock lock(shared.mutex);
-    shared.value = 7;
-    shared.changed.SignalAll();
-  });
-  {
-    MutexLock lock(shared.mutex);
-    while (shared.value == 0) shared.changed.Wait(shared.mutex);
-    EXPECT_EQ(shared.value, 7);
+TEST(CondVarTest, WaitsReturnAfterASignalHoweverLongTheyMayLast) {
+  for (const bool has_deadline : {false, true}) {
+    Shared shared;
+    std::thread setter([&] {
+      MutexLock lock(shared.mutex);
+      shared.value = 7;
+      has_deadline ? shared.changed.SignalOne() : shared.changed.SignalAll();
+    });
+    {
+      MutexLock lock(shared.mutex);
+      while (shared.value == 0) {
+        if (has_deadline) {
+          shared.changed.WaitUntil(shared.mutex, kNever);
+        } else {
+          shared.changed.Wait(shared.mutex);
+        }
+      }
+      EXPECT_EQ(shared.value, 7);
+    }
+    setter.join();
   }
-  setter.join();
 }
 
 TEST(CondVarTest, WaitUntilReturnsWithoutASignalWhenItsDeadlineIsPast) {
@@ -148,21 +173,6 @@ TEST(CondVarTest, WaitUntilReturnsWithoutASignalWhenItsDeadlineIsPast) {
   const TimePoint deadline = clock.Now() + std::chrono::milliseconds(1);
   while (clock.Now() < deadline) shared.changed.WaitUntil(shared.mutex, deadline);
   EXPECT_GE(clock.Now(), deadline);
-}
-
-TEST(CondVarTest, WaitUntilNeverWaitsForASignal) {
-  Shared shared;
-  std::thread setter([&shared] {
-    MutexLock lock(shared.mutex);
-    shared.value = 7;
-    shared.changed.SignalOne();
-  });
-  {
-    MutexLock lock(shared.mutex);
-    while (shared.value == 0) shared.changed.WaitUntil(shared.mutex, kNever);
-    EXPECT_EQ(shared.value, 7);
-  }
-  setter.join();
 }
 
 }  // namespace

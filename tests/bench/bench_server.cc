@@ -10,59 +10,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "prometheus/metric_family.h"
+#include "base/mutex.h"
+#include "tests/bench/measure.h"
 
 namespace normd {
 namespace {
-
-// A server's metrics without the metrics: what recording costs is the difference.
-class NoMetrics final : public Metrics {
- public:
-  std::shared_ptr<ModelMetrics> ForModel(absl::string_view, std::int64_t) override {
-    return {std::shared_ptr<void>(), &model_};
-  }
-  ModelMetrics& ForNoModel() override { return model_; }
-  std::shared_ptr<IdentityMetrics> ForIdentity(absl::string_view) override {
-    return {std::shared_ptr<void>(), &identity_};
-  }
-  ConnectionMetrics& ForConnections(RequestPort) override { return connections_; }
-  TlsMetrics& ForTls() override { return tls_; }
-  PolicyMetrics& ForPolicy() override { return policy_; }
-  RegionMetrics& ForRegions() override { return regions_; }
-  RepositoryMetrics& ForRepository() override { return repository_; }
-  LaneMetrics& ForLane(absl::string_view, absl::string_view) override { return lane_; }
-  void SetDevice(absl::string_view, absl::string_view) override {}
-  void SetLimits(const MetricsLimits&) override {}
-  void AddInflightBytes(std::int64_t) override {}
-  void AddPayload(std::int64_t, std::int64_t) override {}
-  void SetReady(bool) override {}
-  std::shared_ptr<void> WatchPool(std::string, std::function<PoolUse()>) override {
-    return nullptr;
-  }
-  void WatchLostLogLines(std::function<std::int64_t()>) override {}
-  void WatchSaturation(std::function<double()>) override {}
-  std::string Scrape() override { return ""; }
-  std::vector<prometheus::MetricFamily> Collect() override { return {}; }
-  std::vector<prometheus::MetricFamily> CollectServer() override { return {}; }
-  Traffic ReadTraffic() override { return {}; }
-
- private:
-  ModelMetrics model_;
-  IdentityMetrics identity_;
-  ConnectionMetrics connections_;
-  TlsMetrics tls_;
-  PolicyMetrics policy_;
-  RegionMetrics regions_;
-  RepositoryMetrics repository_;
-  LaneMetrics lane_;
-};
-
-template <typename T>
-T ValueOrExit(absl::StatusOr<T> result) {
-  if (result.ok()) return *std::move(result);
-  std::fprintf(stderr, "benchmark: %s\n", result.status().ToString().c_str());
-  std::exit(1);
-}
 
 std::vector<std::unique_ptr<Lane>> MakeLanes(const BenchServerOptions& options, Backend& backend) {
   std::vector<std::unique_ptr<Lane>> lanes = backend.MakeLanes();
@@ -114,11 +66,11 @@ std::string EchoServer::address() const {
   return absl::StartsWith(listen_, "unix:") ? listen_ : absl::StrCat("127.0.0.1:", port_);
 }
 
-BenchTls::BenchTls() : metrics_(std::make_unique<NoMetrics>()) {
+BenchTls::BenchTls() {
   CertificateStoreOptions options;
   options.files = {folder_.Write("tls.crt", pki_.server.certificate),
                    folder_.Write("tls.key", pki_.server.key), ""};
-  store_ = ValueOrExit(CertificateStore::Create(options, metrics_->ForTls()));
+  store_ = ValueOrExit(CertificateStore::Create(options, metrics_.ForTls()));
 }
 
 std::shared_ptr<grpc::ChannelCredentials> BenchTls::ForClients() const {
@@ -129,17 +81,15 @@ std::shared_ptr<grpc::ChannelCredentials> BenchTls::ForClients() const {
 
 BenchServer::BenchServer(const BenchServerOptions& options)
     : root_(MakeRepository(options)),
-      metrics_(options.record_metrics ? CreateMetrics({"bench", ""})
-                                      : std::make_unique<NoMetrics>()),
-      readiness_(*metrics_),
-      backend_(ValueOrExit(CreateBackend(options.backend, *metrics_, clock_))),
-      registry_({.roots = {root_}, .on_change = {}}, *backend_, *metrics_, clock_),
-      admission_({.max_connection_share = 0.5, .max_peer_share = 0.75}, *metrics_),
+      readiness_(metrics_),
+      backend_(ValueOrExit(CreateBackend(options.backend, metrics_, clock_))),
+      registry_({.roots = {root_}, .on_change = {}}, *backend_, metrics_, clock_),
+      admission_({.max_connection_share = 0.5, .max_peer_share = 0.75}, metrics_),
       queue_(options.queue, clock_),
       executor_(MakeLanes(options, *backend_), queue_, MakeInlineLanes(options, *backend_),
                 options.small_lanes),
-      regions_({{}, true}, metrics_->ForRegions(), clock_),
-      accept_{options.accept, registry_, admission_, queue_, *metrics_, clock_},
+      regions_({{}, true}, metrics_.ForRegions(), clock_),
+      accept_{options.accept, registry_, admission_, queue_, metrics_, clock_},
       environment_{{}, accept_},
       service_(environment_, readiness_, {}),
       infer_service_(environment_, readiness_, {}) {
@@ -168,6 +118,31 @@ std::unique_ptr<grpc::GenericStub> ConnectAlone(
   const auto channel = grpc::CreateCustomChannel(address, credentials, arguments);
   channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(10));
   return std::make_unique<grpc::GenericStub>(channel);
+}
+
+void CallOrExit(grpc::GenericStub& stub, const char* method, const std::string& wire,
+                std::size_t least_bytes) {
+  const grpc::Slice slice(wire.data(), wire.size(), grpc::Slice::STATIC_SLICE);
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::ByteBuffer response;
+  grpc::ClientContext context;
+  Mutex mutex;
+  CondVar ended;
+  bool done = false;
+  grpc::Status status;
+  stub.UnaryCall(&context, method, grpc::StubOptions(), &request, &response,
+                 [&](grpc::Status result) {
+                   MutexLock lock(mutex);
+                   status = std::move(result);
+                   done = true;
+                   ended.SignalOne();
+                 });
+  MutexLock lock(mutex);
+  while (!done) ended.Wait(mutex);
+  if (status.ok() && response.Length() >= least_bytes) return;
+  std::fprintf(stderr, "benchmark: %zu bytes; %s\n", response.Length(),
+               status.error_message().c_str());
+  std::exit(1);
 }
 
 }  // namespace normd

@@ -7,6 +7,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -53,7 +54,7 @@ class BenchTls {
  private:
   const testing::CertificateFolder folder_;
   const testing::TestPki pki_;
-  const std::unique_ptr<Metrics> metrics_;
+  Metrics metrics_;
   std::unique_ptr<CertificateStore> store_;
 };
 
@@ -66,7 +67,6 @@ struct BenchServerOptions {
   AcceptLimits accept;
   // Set: the lanes are what this makes of them, and nothing is computed inline.
   std::function<std::unique_ptr<Lane>(std::unique_ptr<Lane>)> wrap_lane;
-  bool record_metrics = true;
   int small_lanes = 0;                    // As normd's --device_small_lanes.
   const CertificateStore* tls = nullptr;  // Null: no TLS.
   bool shared_memory = false;             // As normd's --shared_memory=named.
@@ -90,12 +90,12 @@ class BenchServer {
 
   std::string address() const { return server_->address(); }
   std::string description() const { return backend_->Description(); }
-  Metrics& metrics() const { return *metrics_; }
+  Metrics& metrics() { return metrics_; }
 
  private:
   SteadyClock clock_;
   const std::string root_;
-  std::unique_ptr<Metrics> metrics_;
+  Metrics metrics_;
   Readiness readiness_;
   std::unique_ptr<Backend> backend_;
   ModelRegistry registry_;
@@ -115,6 +115,11 @@ class BenchServer {
 std::unique_ptr<grpc::GenericStub> ConnectAlone(
     const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials =
                                     grpc::InsecureChannelCredentials());
+
+// Makes a call whose message lies at `wire`. Ends the process if it fails, or if its response has
+// fewer bytes.
+void CallOrExit(grpc::GenericStub& stub, const char* method, const std::string& wire,
+                std::size_t least_bytes = 0);
 
 }  // namespace normd
 

@@ -32,6 +32,7 @@
 #include "server/metrics/metrics.h"
 #include "server/model/model.h"
 #include "tests/bench/link_probe.h"
+#include "tests/bench/measure.h"
 #include "tests/bench/small_batches.h"
 
 ABSL_FLAG(std::string, lanes, absl::StrCat(normd::BackendOptions().device_lanes),
@@ -177,27 +178,20 @@ class Feeder {
   std::atomic<bool> failed_{false};
 };
 
-template <typename T>
-T ValueOrExit(absl::StatusOr<T> value) {
-  if (value.ok()) return *std::move(value);
-  std::fprintf(stderr, "device_bench: %s\n", value.status().ToString().c_str());
-  std::exit(1);
-}
-
 // The exec stage on the first devices, with a model.
 struct ExecStage {
   ExecStage(const DeviceBackendOptions& options, int device_count) {
     std::vector<std::unique_ptr<Device>> devices;
     for (int i = 0; i < device_count; ++i) devices.push_back(ValueOrExit(OpenCudaDevice(i)));
-    backend = ValueOrExit(DeviceBackend::Create(std::move(devices), options, *metrics, clock));
+    backend = ValueOrExit(DeviceBackend::Create(std::move(devices), options, metrics, clock));
     v1::ModelConfig config;
     config.mutable_instance_norm()->set_channels(64);
-    model = ValueOrExit(Model::Create("bench", 1, config, {}, metrics->ForModel("bench", 1)));
+    model = ValueOrExit(Model::Create("bench", 1, config, {}, metrics.ForModel("bench", 1)));
     model->set_backend_state(ValueOrExit(backend->Prepare(*model)));
   }
 
   const SteadyClock clock;
-  const std::unique_ptr<Metrics> metrics = CreateMetrics({"bench", ""});
+  Metrics metrics{{"bench", ""}};
   std::unique_ptr<DeviceBackend> backend;
   std::shared_ptr<Model> model;
 };
@@ -240,10 +234,7 @@ void MeasureIdle() {
         all.push_back(1e-3 * static_cast<double>((stage.clock.Now() - begin).count()));
       }
       std::printf("%10lld %8d", static_cast<long long>(bytes), pause_us);
-      for (std::vector<double>* times : {&gather, &compute, &all}) {
-        std::nth_element(times->begin(), times->begin() + kRequests / 2, times->end());
-        std::printf(" %8.1f", (*times)[kRequests / 2]);
-      }
+      for (const auto& times : {gather, compute, all}) std::printf(" %8.1f", Median(times));
       std::printf("\n");
     }
   }

@@ -8,17 +8,16 @@ the medians of --rounds, and the two ratios: what the echo takes of HTTP's time,
 
 import argparse
 import json
-import os
 import pathlib
 import re
 import statistics
 import subprocess
 import tempfile
 
-from overload import start
+from overload import normload, start, usage  # Before process: it says where that is.
+from process import Process
 
 MODEL = "instance_norm_64"
-HTTP_PORT = 18000
 LUA = """
 local file = io.open("{body}", "rb")
 wrk.method = "POST"
@@ -27,16 +26,11 @@ wrk.headers["Inference-Header-Content-Length"] = "{head}"
 """
 
 
-def processor_s(process):
-    fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def cost_us(process, load):
     """The processor time of a process for each call of a load."""
-    before = processor_s(process)
+    before = usage(process)[0]
     calls = load()
-    return (processor_s(process) - before) / calls * 1e6
+    return (usage(process)[0] - before) / calls * 1e6
 
 
 def script(folder, size):
@@ -52,24 +46,20 @@ def script(folder, size):
     return path
 
 
-def wrk(options, port, lua):
+def wrk(options, address, lua):
     """The calls that were answered."""
     said = subprocess.run(["wrk", "--threads=1", f"--connections={options.connections}",
                            f"--duration={options.seconds}s", "--timeout=20s", f"--script={lua}",
-                           f"http://127.0.0.1:{port}/v2/models/{MODEL}/infer"],
+                           f"http://{address}/v2/models/{MODEL}/infer"],
                           check=True, capture_output=True, text=True).stdout
     if "Non-2xx" in said:
         raise SystemExit(said)
     return int(re.search(r"(\d+) requests in", said)[1])
 
 
-def normload(options, address, folder, size):
-    report = folder / "report.json"
-    subprocess.run([f"{options.bin}/normload", f"--server={address}", "--protocol=oip",
-                    f"--mix={MODEL}:1x64x{size // 256}:float32", f"--concurrency={options.connections}",
-                    f"--duration={options.seconds}s", "--warmup=0s", f"--json={report}", "--quiet"],
-                   check=True, stdout=subprocess.DEVNULL)
-    return json.loads(report.read_text())["result"]["ok"]
+def grpc(options, folder, server, size):
+    return normload(options, folder, server, "--protocol=oip", f"--mix={MODEL}:1x64x{size // 256}:float32",
+                    f"--concurrency={options.connections}", "--warmup=0s")["result"]["ok"]
 
 
 def main():
@@ -82,28 +72,22 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--connections", type=int, default=16)
     options, rest = parser.parse_known_args()
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, Process(f"{options.bin}/http_echo") as echo, \
+            start(options, "--http_listen=127.0.0.1:0", *rest) as server:
         folder = pathlib.Path(name)
-        server, address, _ = start(options, [f"--http_listen=127.0.0.1:{HTTP_PORT}", *rest], folder)
-        echo = subprocess.Popen([f"{options.bin}/http_echo"], stdout=subprocess.PIPE, text=True)
-        try:
-            echo_port = int(echo.stdout.readline())
-            for size in options.sizes:
-                lua = script(folder, size)
-                rounds = []
-                for _ in range(options.rounds):
-                    rounds.append((cost_us(echo, lambda: wrk(options, echo_port, lua)),
-                                   cost_us(server, lambda: wrk(options, HTTP_PORT, lua)),
-                                   cost_us(server, lambda: normload(options, address, folder, size))))
-                us = [statistics.median(way) for way in zip(*rounds)]
-                of_http = statistics.median(by_echo / by_http for by_echo, by_http, _ in rounds)
-                of_grpc = statistics.median(by_http / by_grpc for _, by_http, by_grpc in rounds)
-                print(f"{size:8} bytes: echo {us[0]:.1f} us, HTTP {us[1]:.1f}, gRPC {us[2]:.1f}; "
-                      f"echo/HTTP {of_http:.2f}, HTTP/gRPC {of_grpc:.2f}", flush=True)
-        finally:
-            for process in (server, echo):
-                process.terminate()
-                process.wait(20)
+        echo_address = f"127.0.0.1:{echo.wait_for('[0-9]+')[0]}"
+        for size in options.sizes:
+            lua = script(folder, size)
+            rounds = []
+            for _ in range(options.rounds):
+                rounds.append((cost_us(echo, lambda: wrk(options, echo_address, lua)),
+                               cost_us(server, lambda: wrk(options, server.http, lua)),
+                               cost_us(server, lambda: grpc(options, folder, server, size))))
+            us = [statistics.median(way) for way in zip(*rounds)]
+            of_http = statistics.median(by_echo / by_http for by_echo, by_http, _ in rounds)
+            of_grpc = statistics.median(by_http / by_grpc for _, by_http, by_grpc in rounds)
+            print(f"{size:8} bytes: echo {us[0]:.1f} us, HTTP {us[1]:.1f}, gRPC {us[2]:.1f}; "
+                  f"echo/HTTP {of_http:.2f}, HTTP/gRPC {of_grpc:.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -199,25 +199,17 @@ struct Series {
 };
 
 void Print(const Series& series) {
-  std::vector<double> rates;
-  std::vector<double> cpus;
-  for (const Sample& sample : series.samples) {
-    rates.push_back(sample.calls_per_second);
-    cpus.push_back(sample.cpu_us);
-  }
-  std::printf("%-24s %10.0f calls/s %8.1f cpu us\n", series.name, Median(rates), Median(cpus));
+  std::printf("%-24s %10.0f calls/s %8.1f cpu us\n", series.name,
+              Median(series.samples, &Sample::calls_per_second),
+              Median(series.samples, &Sample::cpu_us));
 }
 
-// The medians over the rounds, so that what slows the machine for a while slows both.
 void PrintRatio(const Series& one, const Series& other) {
-  std::vector<double> rates;
-  std::vector<double> cpus;
-  for (std::size_t i = 0; i < one.samples.size(); ++i) {
-    rates.push_back(one.samples[i].calls_per_second / other.samples[i].calls_per_second);
-    cpus.push_back(one.samples[i].cpu_us / other.samples[i].cpu_us);
-  }
+  const auto ratio = [&](double Sample::*field) {
+    return Median(Ratios(one.samples, other.samples, field));
+  };
   std::printf("%s makes %.3f of the calls of %s, at %.3f of its processor time\n", one.name,
-              Median(rates), other.name, Median(cpus));
+              ratio(&Sample::calls_per_second), other.name, ratio(&Sample::cpu_us));
 }
 
 int Run() {

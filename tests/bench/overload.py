@@ -26,25 +26,26 @@ import re
 import resource
 import statistics
 import subprocess
+import sys
 import tempfile
-import time
 import urllib.request
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "deploy"))
+from process import Normd  # noqa: E402
 
-def start(options, rest, folder):
-    log = folder / f"normd{time.monotonic_ns()}.log"
-    with log.open("w") as file:
-        server = subprocess.Popen(
-            [f"{options.bin}/normd", f"--model_repository={options.models}", "--device=cpu",
-             "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
-             "--http_listen=", "--lame_duck=0s", *rest],
-            stderr=file)
-    while server.poll() is None:
-        address = re.search(r"serving: grpc=(\S+) metrics=(\S+)", log.read_text())
-        if address:
-            return server, address.group(1), address.group(2)
-        time.sleep(0.05)
-    raise SystemExit(log.read_text())
+
+def start(options, *flags):
+    """A server without HTTP, unless a flag says where."""
+    return Normd(f"{options.bin}/normd", options.models, "--http_listen=", *flags)
+
+
+def normload(options, folder, server, *flags):
+    """The report of a load."""
+    report = folder / "report.json"
+    subprocess.run([f"{options.bin}/normload", f"--server={server.address}", f"--duration={options.seconds}s",
+                    "--max_error_share=1", f"--json={report}", "--quiet", *flags],
+                   check=True, stdout=subprocess.DEVNULL, timeout=300)
+    return json.loads(report.read_text())
 
 
 def durations(metrics):
@@ -64,9 +65,9 @@ def p99(before, after):
     return min(bound for bound, count in counts.items() if count >= 0.99 * max(counts.values()))
 
 
-def server_usage(server):
-    """Processor seconds and page faults of the server so far."""
-    fields = pathlib.Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+def usage(process):
+    """Its processor seconds and page faults so far."""
+    fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), int(fields[7])
 
 
@@ -76,21 +77,15 @@ def client_seconds():
     return use.ru_utime + use.ru_stime
 
 
-def run(options, server, address, folder, *load):
-    address, metrics = address
-    before = durations(metrics)
-    seconds, faults = server_usage(server)
+def run(options, server, folder, *load):
+    before = durations(server.metrics)
+    seconds, faults = usage(server)
     client = client_seconds()
-    report = folder / "report.json"
-    subprocess.run(
-        [f"{options.bin}/normload", f"--server={address}", f"--model={options.model}",
-         f"--shape={options.shape}", f"--connections={options.connections}",
-         f"--duration={options.seconds}s", "--max_error_share=1", f"--json={report}", *load],
-        check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120)
-    result = json.loads(report.read_text())["result"]
-    after = durations(metrics)
+    result = normload(options, folder, server, f"--model={options.model}", f"--shape={options.shape}",
+                      f"--connections={options.connections}", *load)["result"]
+    after = durations(server.metrics)
     answered = max(1, after[float("inf")] - before.get(float("inf"), 0))
-    used, faulted = server_usage(server)
+    used, faulted = usage(server)
     ok = max(1, result["requests"] - result["errors"])
     codes = result["codes"]
     return {"us_per_ok": 1e6 * (used - seconds + client_seconds() - client) / ok,
@@ -127,27 +122,20 @@ def main():
     options, rest = parser.parse_known_args()
     for shape in options.shape.split(","):
         options.shape = shape
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            server, *address = start(options, rest, folder)
-            try:
-                measure(options, server, address, folder)
-                print(f"the server's peak memory: {peak_mib(server):.0f} MiB")
-            finally:
-                server.terminate()
-                server.wait(60)
+        with tempfile.TemporaryDirectory() as folder, start(options, *rest) as server:
+            measure(options, server, pathlib.Path(folder))
+            print(f"the server's peak memory: {peak_mib(server):.0f} MiB")
 
 
-def measure(options, server, address, folder):
+def measure(options, server, folder):
     samples = {}
     for _ in range(options.rounds):
-        sustained = run(options, server, address, folder, f"--concurrency={options.callers}",
-                        "--warmup=500ms")
+        sustained = run(options, server, folder, f"--concurrency={options.callers}", "--warmup=500ms")
         samples.setdefault("closed", []).append(sustained)
         for factor in options.factors.split(","):
             for sending in options.max_sending.split(","):
                 samples.setdefault(f"{factor}x, sending {sending}", []).append(
-                    run(options, server, address, folder, "--warmup=0s",
+                    run(options, server, folder, "--warmup=0s",
                         f"--rate={float(factor) * sustained['ok']:.0f}",
                         f"--max_inflight={options.max_inflight}", f"--timeout={options.timeout}",
                         f"--max_sending={sending}"))

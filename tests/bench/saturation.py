@@ -8,27 +8,19 @@ and a half times it. The gauge, of 10 to 20 s, is read at the end of --seconds. 
 not get on a busy machine counts as busy, so compare within one run. Further arguments go to normd."""
 
 import argparse
-import json
 import pathlib
 import re
-import subprocess
 import tempfile
 import time
 import urllib.request
 
-from overload import start
+from overload import normload, start
 
 WAYS = {"inline": [], "lanes": ["--max_inline_bytes=0"]}
 
 
-def load(options, address, folder, *flags):
-    """normload's result."""
-    report = folder / "report.json"
-    subprocess.run([f"{options.bin}/normload", f"--server={address}", f"--mix={options.mix}", "--warmup=1s",
-                    f"--duration={options.seconds}s", "--max_error_share=1",
-                    f"--json={report}", "--quiet", *flags], check=True, stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL)
-    return json.loads(report.read_text())["result"]
+def load(options, server, folder, *flags):
+    return normload(options, folder, server, f"--mix={options.mix}", "--warmup=1s", *flags)["result"]
 
 
 def gauge(metrics):
@@ -36,22 +28,18 @@ def gauge(metrics):
     return float(re.search(r"^normd_saturation_ratio (\S+)$", text, re.MULTILINE).group(1))
 
 
-def measure(options, way, folder, rest):
-    server, address, metrics = start(options, [*WAYS[way], *rest], folder)
-    try:
-        gauge(metrics)
-        time.sleep(12)
-        print(f"{way}: idle, saturation {gauge(metrics):.2f}", flush=True)
-        most = load(options, address, folder, f"--concurrency={options.callers}")["ok_per_s"]
-        print(f"{way}: closed loop of {options.callers}, {most:.0f}/s, saturation {gauge(metrics):.2f}", flush=True)
-        for share in options.shares:
-            result = load(options, address, folder, f"--rate={share * most:.0f}")
-            print(f"{way}: {share:4.2f} of it, got {result['ok_per_s'] / most:.2f}, saturation {gauge(metrics):.2f}, "
-                  f"p50 {result['service_time']['p50_us'] / 1e3:.2f} ms from the send, "
-                  f"{result['response_time']['p50_us'] / 1e3:.2f} ms from when it was due", flush=True)
-    finally:
-        server.terminate()
-        server.wait(20)
+def measure(options, way, folder, server):
+    gauge(server.metrics)
+    time.sleep(12)
+    print(f"{way}: idle, saturation {gauge(server.metrics):.2f}", flush=True)
+    most = load(options, server, folder, f"--concurrency={options.callers}")["ok_per_s"]
+    print(f"{way}: closed loop of {options.callers}, {most:.0f}/s, saturation {gauge(server.metrics):.2f}", flush=True)
+    for share in options.shares:
+        result = load(options, server, folder, f"--rate={share * most:.0f}")
+        print(f"{way}: {share:4.2f} of it, got {result['ok_per_s'] / most:.2f}, "
+              f"saturation {gauge(server.metrics):.2f}, "
+              f"p50 {result['service_time']['p50_us'] / 1e3:.2f} ms from the send, "
+              f"{result['response_time']['p50_us'] / 1e3:.2f} ms from when it was due", flush=True)
 
 
 def main():
@@ -66,8 +54,8 @@ def main():
                         default=[0.1, 0.25, 0.5, 0.75, 0.9, 1.5])
     options, rest = parser.parse_known_args()
     for way in WAYS:
-        with tempfile.TemporaryDirectory() as folder:
-            measure(options, way, pathlib.Path(folder), rest)
+        with tempfile.TemporaryDirectory() as folder, start(options, *WAYS[way], *rest) as server:
+            measure(options, way, pathlib.Path(folder), server)
 
 
 if __name__ == "__main__":

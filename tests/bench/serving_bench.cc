@@ -10,7 +10,6 @@
 //   serving_bench --connections=16 --rounds=15 --round=500ms
 //   serving_bench --connections=1 --sizes=1024          # the latency of an idle server
 //   serving_bench --connections=1 --calls=64            # many calls on one connection
-//   serving_bench --no_metrics=true --sizes=1024        # what recording costs
 //   serving_bench --tls=true                            # both over TLS, and an echo without
 
 #include <grpcpp/generic/generic_stub.h>
@@ -19,13 +18,9 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -33,7 +28,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/mutex.h"
 #include "normd/v1/norm_service.grpc.pb.h"
 #include "server/rpc/credentials.h"
 #include "spdlog/spdlog.h"
@@ -48,8 +42,6 @@ ABSL_FLAG(std::vector<std::string>, sizes, std::vector<std::string>({"1024", "26
           "bytes of the tensor, multiples of 1024");
 ABSL_FLAG(int, rounds, 15, "turns of each server; the ratio is the median of theirs");
 ABSL_FLAG(absl::Duration, round, absl::Milliseconds(500), "length of one turn");
-ABSL_FLAG(bool, no_metrics, false,
-          "the other server is a normd that records no metrics, instead of an echo");
 ABSL_FLAG(bool, tls, false,
           "both servers speak TLS; an echo without TLS takes turns with them, too");
 
@@ -83,7 +75,7 @@ BenchServerOptions ServerOptions(const BenchTls* tls) {
 }
 
 // The sums, in seconds, of the series `name` of the model with this `label`.
-double Sum(const BenchServer& normd, const std::string& name, const std::string& label) {
+double Sum(BenchServer& normd, const std::string& name, const std::string& label) {
   const std::string series = absl::StrCat(name, "{model=\"rms_norm\",", label, "} ");
   const std::string scrape = normd.metrics().Scrape();
   const std::size_t at = scrape.find(series);
@@ -115,65 +107,14 @@ std::string EncodeNormalize(std::int64_t bytes) {
   return request.SerializeAsString();
 }
 
-// A loop over a connection.
-class Client {
- public:
-  explicit Client(std::shared_ptr<grpc::GenericStub> stub) : stub_(std::move(stub)) {}
-
-  // Calls until `stop`, once at least; returns each call's microseconds.
-  std::vector<double> Loop(const std::string& wire, std::size_t least_bytes,
-                           const std::atomic<bool>& stop) {
-    std::vector<double> latencies;
-    const grpc::Slice slice(wire.data(), wire.size(), grpc::Slice::STATIC_SLICE);
-    do {
-      const auto begin = std::chrono::steady_clock::now();
-      Call(grpc::ByteBuffer(&slice, 1), least_bytes);
-      const std::chrono::duration<double, std::micro> took =
-          std::chrono::steady_clock::now() - begin;
-      latencies.push_back(took.count());
-    } while (!stop.load(std::memory_order_relaxed));
-    return latencies;
-  }
-
- private:
-  void Call(const grpc::ByteBuffer& request, std::size_t least_bytes) {
-    grpc::ClientContext context;
-    grpc::ByteBuffer response;
-    bool done = false;
-    grpc::Status status;
-    stub_->UnaryCall(&context, kMethod, grpc::StubOptions(), &request, &response,
-                     [&](grpc::Status result) {
-                       MutexLock lock(mutex_);
-                       status = std::move(result);
-                       done = true;
-                       ended_.SignalOne();
-                     });
-    MutexLock lock(mutex_);
-    while (!done) ended_.Wait(mutex_);
-    if (!status.ok() || response.Length() < least_bytes) {
-      std::fprintf(stderr, "serving_bench: %s\n", status.error_message().c_str());
-      std::exit(1);
-    }
-  }
-
-  const std::shared_ptr<grpc::GenericStub> stub_;  // shared: with the connection's other clients.
-  Mutex mutex_;
-  CondVar ended_;
-};
-
-struct Sample {
-  double calls_per_second = 0;
-  double p50_us = 0;
-  double p99_us = 0;
-  double cpu_us = 0;  // This and what follows: for one call.
-  double allocations = 0;
+struct Sample : BenchTurn {
+  double allocations = 0;  // This and what follows: for one call.
   double allocated_kib = 0;
   double switches = 0;
 };
 
 // What this process has used so far.
 struct Usage {
-  double cpu_us = 0;
   double switches = 0;
   Allocations allocations;
 };
@@ -181,10 +122,10 @@ struct Usage {
 Usage ReadUsage() {
   rusage use{};
   getrusage(RUSAGE_SELF, &use);
-  return {CpuMicroseconds(), static_cast<double>(use.ru_nvcsw + use.ru_nivcsw), CountAllocations()};
+  return {static_cast<double>(use.ru_nvcsw + use.ru_nivcsw), CountAllocations()};
 }
 
-using Clients = std::vector<std::unique_ptr<Client>>;
+using Clients = std::vector<std::shared_ptr<grpc::GenericStub>>;  // shared: by a connection's.
 
 // With `tls`, which may be null, over TLS.
 Clients Connect(const std::string& address, const BenchTls* tls) {
@@ -192,45 +133,24 @@ Clients Connect(const std::string& address, const BenchTls* tls) {
   Clients clients;
   for (int i = 0; i < absl::GetFlag(FLAGS_connections); ++i) {
     const std::shared_ptr<grpc::GenericStub> stub = ConnectAlone(address, credentials);
-    for (int k = 0; k < absl::GetFlag(FLAGS_calls); ++k) {
-      clients.push_back(std::make_unique<Client>(stub));
-    }
+    for (int k = 0; k < absl::GetFlag(FLAGS_calls); ++k) clients.push_back(stub);
   }
   return clients;
 }
 
 // Sends `wire` over and over; its responses have at least `least_bytes`.
-Sample Measure(Clients& clients, const std::string& wire, std::int64_t least_bytes,
+Sample Measure(const Clients& clients, const std::string& wire, std::int64_t least_bytes,
                absl::Duration length) {
-  std::atomic<bool> stop{false};
-  std::vector<std::vector<double>> latencies(clients.size());
-  std::vector<std::thread> threads;
   const Usage before = ReadUsage();
-  const auto begin = std::chrono::steady_clock::now();
-  for (std::size_t i = 0; i < clients.size(); ++i) {
-    threads.emplace_back([&, i] {
-      latencies[i] = clients[i]->Loop(wire, static_cast<std::size_t>(least_bytes), stop);
-    });
-  }
-  std::this_thread::sleep_for(absl::ToChronoNanoseconds(length));
-  stop = true;
-  for (std::thread& thread : threads) thread.join();
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  Sample sample{TakeTurn(clients.size(), length, [&](std::size_t i) {
+    CallOrExit(*clients[i], kMethod, wire, static_cast<std::size_t>(least_bytes));
+  })};
   const Usage after = ReadUsage();
-  std::vector<double> all;
-  for (const auto& one : latencies) all.insert(all.end(), one.begin(), one.end());
-  std::sort(all.begin(), all.end());
-  const double calls = static_cast<double>(all.size());
-  Sample sample;
-  sample.calls_per_second = calls / took.count();
-  sample.p50_us = all[all.size() / 2];
-  sample.p99_us = all[all.size() * 99 / 100];
-  sample.cpu_us = (after.cpu_us - before.cpu_us) / calls;
   sample.allocations =
-      static_cast<double>(after.allocations.count - before.allocations.count) / calls;
+      static_cast<double>(after.allocations.count - before.allocations.count) / sample.calls;
   sample.allocated_kib =
-      static_cast<double>(after.allocations.bytes - before.allocations.bytes) / 1024 / calls;
-  sample.switches = (after.switches - before.switches) / calls;
+      static_cast<double>(after.allocations.bytes - before.allocations.bytes) / 1024 / sample.calls;
+  sample.switches = (after.switches - before.switches) / sample.calls;
   return sample;
 }
 
@@ -241,7 +161,7 @@ using StageSums = std::array<double, 8>;
 
 // Seconds that requests have spent in each stage so far; the last is the whole, from the arrival to
 // the hand-over of the response.
-StageSums Stages(const BenchServer& normd) {
+StageSums Stages(BenchServer& normd) {
   StageSums sums{};
   for (std::size_t i = 0; i + 1 < sums.size(); ++i) {
     sums[i] =
@@ -251,7 +171,7 @@ StageSums Stages(const BenchServer& normd) {
   return sums;
 }
 
-double Count(const BenchServer& normd) {
+double Count(BenchServer& normd) {
   return Sum(normd, "normd_request_duration_seconds_count", kOfNormalize);
 }
 
@@ -278,37 +198,23 @@ struct Spread {
 };
 
 // The medians of the turns, each measure by itself.
-Sample Medians(const std::vector<Sample>& samples) {
-  auto median = [&](double Sample::*field) {
-    std::vector<double> values;
-    for (const Sample& sample : samples) values.push_back(sample.*field);
-    return Median(values);
-  };
-  return {median(&Sample::calls_per_second), median(&Sample::p50_us),
-          median(&Sample::p99_us),           median(&Sample::cpu_us),
-          median(&Sample::allocations),      median(&Sample::allocated_kib),
-          median(&Sample::switches)};
-}
-
-void Print(const char* server, std::int64_t bytes, const Sample& sample) {
-  const double gb = sample.calls_per_second * static_cast<double>(bytes) / 1e9;
-  std::printf("%9lld  %-10s %9.0f %8.3f %8.1f %8.1f %8.1f %8.1f %8.1f %8.2f",
-              static_cast<long long>(bytes), server, sample.calls_per_second, gb, sample.p50_us,
-              sample.p99_us, sample.cpu_us, sample.allocations, sample.allocated_kib,
-              sample.switches);
+void Print(const char* server, std::int64_t bytes, const std::vector<Sample>& turns) {
+  const double rate = Median(turns, &Sample::calls_per_second);
+  std::printf("%9lld  %-10s %9.0f %8.3f", static_cast<long long>(bytes), server, rate,
+              rate * static_cast<double>(bytes) / 1e9);
+  for (const auto field : {&BenchTurn::p50_us, &BenchTurn::p99_us, &BenchTurn::cpu_us}) {
+    std::printf(" %8.1f", Median(turns, field));
+  }
+  std::printf(" %8.1f %8.1f %8.2f", Median(turns, &Sample::allocations),
+              Median(turns, &Sample::allocated_kib), Median(turns, &Sample::switches));
 }
 
 // The two servers, each with its connections.
 class Comparison {
  public:
   Comparison() {
-    if (absl::GetFlag(FLAGS_no_metrics)) {
-      BenchServerOptions options = ServerOptions(tls_.get());
-      options.record_metrics = false;
-      other_normd_ = std::make_unique<BenchServer>(options);
-    }
     to_normd_ = Connect(normd_.address(), tls_.get());
-    to_other_ = Connect(other_normd_ ? other_normd_->address() : echo_.address(), tls_.get());
+    to_other_ = Connect(echo_.address(), tls_.get());
     if (tls_ != nullptr) {
       plain_echo_ = std::make_unique<EchoServer>(plain_echo_service_);
       to_plain_echo_ = Connect(plain_echo_->address(), nullptr);
@@ -324,8 +230,6 @@ class Comparison {
     Measure(to_normd_, wire, bytes, length / 4);
     std::vector<Sample> other_samples;
     std::vector<Sample> normd_samples;
-    std::vector<double> ratios;
-    std::vector<double> cpu_ratios;
     std::vector<double> later_us;
     std::vector<Sample> plain_samples;
     const StageSums stages = Stages(normd_);
@@ -336,17 +240,15 @@ class Comparison {
       if (tls_ != nullptr) {
         plain_samples.push_back(Measure(to_plain_echo_, wire, bytes, length));
       }
-      ratios.push_back(normd_samples.back().calls_per_second /
-                       other_samples.back().calls_per_second);
-      cpu_ratios.push_back(other_samples.back().cpu_us / normd_samples.back().cpu_us);
       later_us.push_back(normd_samples.back().p50_us - other_samples.back().p50_us);
     }
-    Print(other_normd_ ? "no_metrics" : "echo", bytes, Medians(other_samples));
+    const Spread rate(Ratios(normd_samples, other_samples, &BenchTurn::calls_per_second));
+    Print("echo", bytes, other_samples);
     std::printf("\n");
-    Print("normd", bytes, Medians(normd_samples));
-    std::printf(" %8.3f %8.3f\n", Median(ratios), Median(cpu_ratios));
+    Print("normd", bytes, normd_samples);
+    std::printf(" %8.3f %8.3f\n", rate.median,
+                Median(Ratios(other_samples, normd_samples, &BenchTurn::cpu_us)));
     if (tls_ != nullptr) PrintPlain(bytes, plain_samples, other_samples);
-    const Spread rate(ratios);
     const Spread later(later_us);
     std::printf("%22s of other %.3f (%.3f to %.3f), p50 %+.1f us (%+.1f to %+.1f)\n",
                 "turns:", rate.median, rate.low, rate.high, later.median, later.low, later.high);
@@ -358,27 +260,21 @@ class Comparison {
   // What TLS takes from the other server.
   static void PrintPlain(std::int64_t bytes, const std::vector<Sample>& plain,
                          const std::vector<Sample>& other) {
-    std::vector<double> ratios;
-    std::vector<double> cpu_ratios;
-    for (std::size_t i = 0; i < plain.size(); ++i) {
-      ratios.push_back(other[i].calls_per_second / plain[i].calls_per_second);
-      cpu_ratios.push_back(plain[i].cpu_us / other[i].cpu_us);
-    }
-    Print("plain echo", bytes, Medians(plain));
-    std::printf("\n%22s with TLS %.3f of it, by cpu %.3f\n", "plain echo:", Median(ratios),
-                Median(cpu_ratios));
+    Print("plain echo", bytes, plain);
+    std::printf("\n%22s with TLS %.3f of it, by cpu %.3f\n",
+                "plain echo:", Median(Ratios(other, plain, &BenchTurn::calls_per_second)),
+                Median(Ratios(plain, other, &BenchTurn::cpu_us)));
   }
 
   // Null: no TLS.
   const std::unique_ptr<BenchTls> tls_ =
       absl::GetFlag(FLAGS_tls) ? std::make_unique<BenchTls>() : nullptr;
-  const BenchServer normd_{ServerOptions(tls_.get())};
+  BenchServer normd_{ServerOptions(tls_.get())};
   EchoService echo_service_;
   EchoService plain_echo_service_;
   const EchoServer echo_{echo_service_, tls_ != nullptr ? MakeTlsCredentials(tls_->store())
                                                         : grpc::InsecureServerCredentials()};
   std::unique_ptr<EchoServer> plain_echo_;
-  std::unique_ptr<BenchServer> other_normd_;
   Clients to_normd_;
   Clients to_other_;
   Clients to_plain_echo_;
@@ -395,12 +291,7 @@ int Run() {
   std::printf("%9s  %-10s %9s %8s %8s %8s %8s %8s %8s %8s %8s %8s\n", "bytes", "server", "calls/s",
               "GB/s", "p50 us", "p99 us", "cpu us", "allocs", "KiB", "switches", "of other",
               "by cpu");
-  for (const std::string& size : absl::GetFlag(FLAGS_sizes)) {
-    std::int64_t bytes = 0;
-    if (!absl::SimpleAtoi(size, &bytes) || bytes <= 0 || bytes % (kRowElements * 4) != 0) {
-      std::fprintf(stderr, "--sizes: %s, wanted multiples of 1024\n", size.c_str());
-      return 2;
-    }
+  for (const std::int64_t bytes : SizesOrExit(absl::GetFlag(FLAGS_sizes), kRowElements * 4)) {
     comparison.Run(bytes, absl::GetFlag(FLAGS_rounds), length);
   }
   return 0;

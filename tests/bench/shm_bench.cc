@@ -17,21 +17,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <functional>
-#include <future>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
@@ -140,18 +135,6 @@ void Register(const std::string& address, const SharedTensors& tensors) {
   if (!status.ok()) Exit(status.error_message());
 }
 
-void Call(grpc::GenericStub& stub, const std::string& wire) {
-  const grpc::Slice slice(wire.data(), wire.size(), grpc::Slice::STATIC_SLICE);
-  const grpc::ByteBuffer request(&slice, 1);
-  grpc::ByteBuffer response;
-  grpc::ClientContext context;
-  std::promise<grpc::Status> ended;
-  stub.UnaryCall(&context, kPath, grpc::StubOptions(), &request, &response,
-                 [&ended](grpc::Status status) { ended.set_value(std::move(status)); });
-  const grpc::Status status = ended.get_future().get();
-  if (!status.ok()) Exit(status.error_message());
-}
-
 // Hands each message back as it came, with gRPC's cheapest reactor.
 class EchoService : public inference::GRPCInferenceService::WithRawCallbackMethod_ModelInfer<
                         inference::GRPCInferenceService::Service> {
@@ -216,64 +199,16 @@ struct Client {
 using Clients = std::vector<std::unique_ptr<Client>>;
 using Way = std::function<void(Client&)>;
 
-struct Sample {
-  double calls_per_second = 0;
-  double cpu_us = 0;
-  double p50_us = 0;
-};
+// The turns of one way.
+using Column = std::vector<BenchTurn>;
 
-using Microseconds = std::chrono::duration<double, std::micro>;
-
-// All clients go this way until the turn ends.
-Sample Turn(const Clients& clients, const Way& way) {
-  std::atomic<bool> stop{false};
-  std::vector<std::vector<double>> latencies(clients.size());
-  const double cpu_before = CpuMicroseconds();
-  const auto begin = std::chrono::steady_clock::now();
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < clients.size(); ++i) {
-    threads.emplace_back([&, i] {
-      auto sent = std::chrono::steady_clock::now();
-      do {
-        way(*clients[i]);
-        const auto answered = std::chrono::steady_clock::now();
-        latencies[i].push_back(Microseconds(answered - sent).count());
-        sent = answered;
-      } while (!stop);
-    });
-  }
-  std::this_thread::sleep_for(absl::ToChronoNanoseconds(absl::GetFlag(FLAGS_round)));
-  stop = true;
-  for (std::thread& thread : threads) thread.join();
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  const double cpu_us = CpuMicroseconds() - cpu_before;
-  std::vector<double> all;
-  for (const auto& one : latencies) all.insert(all.end(), one.begin(), one.end());
-  const auto count = static_cast<double>(all.size());
-  return {count / took.count(), cpu_us / count, Median(std::move(all))};
-}
-
-// The numbers of one way, a turn each.
-struct Column {
-  std::vector<double> rates;
-  std::vector<double> cpu_us;
-  std::vector<double> p50_us;
-  void Add(const Sample& sample) {
-    rates.push_back(sample.calls_per_second);
-    cpu_us.push_back(sample.cpu_us);
-    p50_us.push_back(sample.p50_us);
-  }
-};
-
-double RatioOf(const Column& a, const Column& b) {
-  std::vector<double> ratios;
-  for (std::size_t i = 0; i < a.rates.size(); ++i) ratios.push_back(a.rates[i] / b.rates[i]);
-  return Median(ratios);
+double RateRatio(const Column& a, const Column& b) {
+  return Median(Ratios(a, b, &BenchTurn::calls_per_second));
 }
 
 double ExcessOver(const Column& a, const Column& b) {
   std::vector<double> excess;
-  for (std::size_t i = 0; i < a.p50_us.size(); ++i) excess.push_back(a.p50_us[i] - b.p50_us[i]);
+  for (std::size_t i = 0; i < a.size(); ++i) excess.push_back(a[i].p50_us - b[i].p50_us);
   return Median(excess);
 }
 
@@ -295,7 +230,8 @@ void MeasureWays(const Clients& clients, const Ways& ways, std::int64_t bytes) {
   std::vector<Column> columns(ways.size());
   for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
     for (std::size_t i = 0; i < ways.size(); ++i) {
-      columns[i].Add(Turn(clients, ways[i].second));
+      columns[i].push_back(TakeTurn(clients.size(), absl::GetFlag(FLAGS_round),
+                                    [&](std::size_t client) { ways[i].second(*clients[client]); }));
     }
   }
   const Column* echo = nullptr;
@@ -305,9 +241,11 @@ void MeasureWays(const Clients& clients, const Ways& ways, std::int64_t bytes) {
   for (std::size_t i = 0; i < ways.size(); ++i) {
     const Column& column = columns[i];
     std::printf("%9ld %-17s %10.0f %10.2f %10.2f %10.0f %10.2f %10.0f %10s\n",
-                static_cast<long>(bytes), ways[i].first.c_str(), Median(column.rates),
-                RatioOf(column, columns[0]), RatioOf(column, columns.back()), Median(column.cpu_us),
-                Median(columns[0].cpu_us) / Median(column.cpu_us), Median(column.p50_us),
+                static_cast<long>(bytes), ways[i].first.c_str(),
+                Median(column, &BenchTurn::calls_per_second), RateRatio(column, columns[0]),
+                RateRatio(column, columns.back()), Median(column, &BenchTurn::cpu_us),
+                Median(columns[0], &BenchTurn::cpu_us) / Median(column, &BenchTurn::cpu_us),
+                Median(column, &BenchTurn::p50_us),
                 echo == nullptr ? "" : absl::StrFormat("%+.1f", ExcessOver(column, *echo)).c_str());
   }
   std::fflush(stdout);
@@ -322,7 +260,7 @@ void Measure(Addresses servers, std::int64_t bytes) {
   const norm::cpu::Executor executor;
   norm::NormSpec spec = norm::RmsNormSpec(kRowElements, norm::DType::kFloat32);
   spec.eps = 1e-5;  // As the model's.
-  const Way region = [](Client& client) { Call(*client.stub, client.in_region); };
+  const Way region = [](Client& client) { CallOrExit(*client.stub, kPath, client.in_region); };
   const Way kernel = [&](Client& client) {
     norm::Segment segment;
     segment.x = client.tensors.x();
@@ -336,14 +274,17 @@ void Measure(Addresses servers, std::int64_t bytes) {
   }
   for (const auto& client : clients) CheckSameBits(*client, kernel, region);
   Ways ways = {
-      {"message, tcp", [](Client& client) { Call(*client.stub, client.in_message); }},
-      {"message, unix", [](Client& client) { Call(*client.unix_stub, client.in_message); }},
+      {"message, tcp", [](Client& client) { CallOrExit(*client.stub, kPath, client.in_message); }},
+      {"message, unix",
+       [](Client& client) { CallOrExit(*client.unix_stub, kPath, client.in_message); }},
       {"region, tcp", region},
-      {"region, unix", [](Client& client) { Call(*client.unix_stub, client.in_region); }},
-      {kEcho, [](Client& client) { Call(*client.echo_stub, client.in_region); }},
+      {"region, unix",
+       [](Client& client) { CallOrExit(*client.unix_stub, kPath, client.in_region); }},
+      {kEcho, [](Client& client) { CallOrExit(*client.echo_stub, kPath, client.in_region); }},
       {"copy, echo, unix",
-       [](Client& client) { Call(*client.copying_echo_stub, client.in_region); }},
-      {"tensor echo, unix", [](Client& client) { Call(*client.echo_stub, client.in_message); }},
+       [](Client& client) { CallOrExit(*client.copying_echo_stub, kPath, client.in_region); }},
+      {"tensor echo, unix",
+       [](Client& client) { CallOrExit(*client.echo_stub, kPath, client.in_message); }},
       {"kernels", kernel}};
   const std::string only = absl::GetFlag(FLAGS_only);
   const bool names_one =
@@ -378,11 +319,7 @@ void Run() {
               absl::GetFlag(FLAGS_connections));
   std::printf("%9s %-17s %10s %10s %10s %10s %10s %10s %10s\n", "bytes", "way", "calls/s",
               "x message", "x kernels", "cpu us", "x cpu", "p50 us", "- echo");
-  for (const std::string& size : absl::GetFlag(FLAGS_sizes)) {
-    std::int64_t bytes = 0;
-    if (!absl::SimpleAtoi(size, &bytes) || bytes <= 0 || bytes % (kRowElements * 4) != 0) {
-      Exit("--sizes: wanted multiples of 16384");
-    }
+  for (const std::int64_t bytes : SizesOrExit(absl::GetFlag(FLAGS_sizes), kRowElements * 4)) {
     Measure(servers, bytes);
   }
 }

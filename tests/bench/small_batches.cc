@@ -2,18 +2,19 @@
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "kernels/cuda/normalize.h"
 #include "kernels/norm.h"
+#include "tests/bench/measure.h"
 
 namespace normd {
 namespace {
@@ -79,8 +80,7 @@ class Paths {
           std::chrono::steady_clock::now() - begin;
       times.push_back(took.count());
     }
-    std::nth_element(times.begin(), times.begin() + kBatches / 2, times.end());
-    return times[kBatches / 2];
+    return Median(std::move(times));
   }
 
   // The same of its replay.

@@ -216,28 +216,23 @@ int Run() {
   Clients to_echo = Connect(echo.address());
   Measure(to_echo, header, chunk, chunks);
   Measure(to_normd, header, chunk, chunks);
-  std::vector<double> rates[2];
-  std::vector<double> cpus[2];
-  std::vector<double> ratios;
-  std::vector<double> cpu_ratios;
+  std::vector<Sample> of_echo;
+  std::vector<Sample> of_normd;
   for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
-    const Sample samples[] = {Measure(to_echo, header, chunk, chunks),
-                              Measure(to_normd, header, chunk, chunks)};
-    for (int i = 0; i < 2; ++i) {
-      rates[i].push_back(samples[i].gb_per_second);
-      cpus[i].push_back(samples[i].cpu_ms_per_gb);
-    }
-    ratios.push_back(samples[1].gb_per_second / samples[0].gb_per_second);
-    cpu_ratios.push_back(samples[0].cpu_ms_per_gb / samples[1].cpu_ms_per_gb);
+    of_echo.push_back(Measure(to_echo, header, chunk, chunks));
+    of_normd.push_back(Measure(to_normd, header, chunk, chunks));
   }
   std::printf("%s; %d streams of %.2f GB in rows of %lld and chunks of %lld bytes, %d turns\n",
               normd.description().c_str(), absl::GetFlag(FLAGS_streams),
               static_cast<double>(tensor_bytes) / 1e9, static_cast<long long>(row_bytes),
               static_cast<long long>(chunk_bytes), absl::GetFlag(FLAGS_rounds));
   std::printf("%-6s %9s %12s %9s %9s\n", "server", "GB/s", "cpu ms/GB", "of echo", "by cpu");
-  std::printf("%-6s %9.3f %12.1f\n", "echo", Median(rates[0]), Median(cpus[0]));
-  std::printf("%-6s %9.3f %12.1f %9.3f %9.3f\n", "normd", Median(rates[1]), Median(cpus[1]),
-              Median(ratios), Median(cpu_ratios));
+  constexpr auto kRate = &Sample::gb_per_second;
+  constexpr auto kCpu = &Sample::cpu_ms_per_gb;
+  std::printf("%-6s %9.3f %12.1f\n", "echo", Median(of_echo, kRate), Median(of_echo, kCpu));
+  std::printf("%-6s %9.3f %12.1f %9.3f %9.3f\n", "normd", Median(of_normd, kRate),
+              Median(of_normd, kCpu), Median(Ratios(of_normd, of_echo, kRate)),
+              Median(Ratios(of_echo, of_normd, kCpu)));
   return 0;
 }
 

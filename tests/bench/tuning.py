@@ -8,47 +8,25 @@ prints them in Markdown. With --reports=DIR it also keeps the HTML reports of th
 
 import argparse
 import contextlib
-import json
 import pathlib
 import statistics
-import subprocess
 import tempfile
 
-from overload import start
+from overload import normload, start
 
 SMALL = ["--model=rms_norm_4096", "--shape=4x4096"]
 LANES_ALONE = ["--max_inline_bytes=0"]
-
-
-@contextlib.contextmanager
-def server(options, folder, *flags):
-    """The address of a server with these flags."""
-    process, address, _ = start(options, flags, folder)
-    try:
-        yield address
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def load(options, folder, address, *flags):
-    """normload's report."""
-    report = folder / "report.json"
-    subprocess.run([f"{options.bin}/normload", f"--server={address}", "--quiet", "--warmup=500ms",
-                    f"--duration={options.seconds}s", "--max_error_share=1", f"--json={report}", *flags],
-                   check=True, stdout=subprocess.DEVNULL, timeout=300)
-    return json.loads(report.read_text())
 
 
 def measure(options, folder, variants, *flags):
     """The results of each variant (its server's flags) over the rounds."""
     results = {name: [] for name in variants}
     with contextlib.ExitStack() as stack:
-        addresses = {name: stack.enter_context(server(options, folder, *server_flags))
-                     for name, server_flags in variants.items()}
+        servers = {name: stack.enter_context(start(options, *server_flags))
+                   for name, server_flags in variants.items()}
         for _ in range(options.rounds):
-            for name, address in addresses.items():
-                results[name].append(load(options, folder, address, *flags)["result"])
+            for name, server in servers.items():
+                results[name].append(normload(options, folder, server, "--warmup=500ms", *flags)["result"])
     return results
 
 
@@ -77,9 +55,9 @@ def delay_against_rate(options, folder):
     """One sweep each."""
     points = {}
     for delay in ("0", "1ms"):
-        with server(options, folder, *LANES_ALONE, f"--max_queue_delay={delay}") as address:
+        with start(options, *LANES_ALONE, f"--max_queue_delay={delay}") as server:
             page = [f"--html={options.reports}/delay_{delay}.html"] if options.reports else []
-            report = load(options, folder, address, *SMALL, "--sweep=rate=250..8000*2", *page)
+            report = normload(options, folder, server, "--warmup=500ms", *SMALL, "--sweep=rate=250..8000*2", *page)
             points[delay] = {point["load"]: point["result"] for point in report["points"]}
     print("\n| offered/s | p50 ms, no delay | p50 ms, 1 ms | requests in a batch, no delay | 1 ms |")
     print("|---|---|---|---|---|")

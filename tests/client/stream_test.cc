@@ -71,21 +71,6 @@ class StreamTest : public ::testing::Test {
   std::vector<std::byte> output_;
 };
 
-TEST_F(StreamTest, GivesTheBytesOfTheUnaryCallForEveryChunkSize) {
-  const std::vector<std::byte> expected = UnaryOutput({x_.named()});
-  for (const std::int64_t chunk_bytes : {1000, 4096, 1 << 20}) {
-    request_.chunk_bytes = chunk_bytes;
-    read_ = 0;
-    output_.clear();
-    const absl::StatusOr<StreamResult> result = Run();
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_TRUE(output_ == expected) << chunk_bytes;
-    EXPECT_EQ(result->model, "norm");
-    EXPECT_EQ(result->version, 1);
-    EXPECT_EQ(result->trailer.pieces(), 1);
-  }
-}
-
 TEST_F(StreamTest, TellsItsProgressUpToTheEnd) {
   std::vector<StreamProgress> seen;
   request_.on_progress = [&](const StreamProgress& progress) { seen.push_back(progress); };
@@ -117,22 +102,6 @@ TEST_F(StreamTest, AWritersErrorEndsTheCall) {
   EXPECT_EQ(result.status(), absl::ResourceExhaustedError("the disk is full"));
 }
 
-TEST_F(StreamTest, TheServersErrorComesAsItIs) {
-  server_.FailFrom(0, absl::ResourceExhaustedError("bytes in flight: all taken"));
-  EXPECT_EQ(Run().status(), absl::ResourceExhaustedError("bytes in flight: all taken"));
-  EXPECT_EQ(read_, 0U) << "nothing is read for a stream that is refused";
-  request_.model = "other";
-  server_.FailFrom(100, absl::OkStatus());
-  EXPECT_EQ(Run().status().code(), absl::StatusCode::kNotFound);
-}
-
-TEST_F(StreamTest, AServerThatIsNotThereIsUnavailable) {
-  server_.Stop();
-  const absl::Status status = Run().status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr(server_.target()));
-}
-
 TEST_F(StreamTest, EndsAtItsTimeout) {
   request_.timeout = std::chrono::milliseconds(1);
   const absl::StatusOr<StreamResult> result = client_->NormalizeStream(
@@ -145,13 +114,6 @@ TEST_F(StreamTest, EndsAtItsTimeout) {
       },
       [this](absl::Span<const std::byte> bytes) { return WriteOutput(bytes); });
   EXPECT_EQ(result.status().code(), absl::StatusCode::kDeadlineExceeded);
-}
-
-TEST_F(StreamTest, AnEmptyTensorReadsNothing) {
-  request_.inputs[0].shape = Shape::Create({0, 8, 3}).value();
-  ASSERT_TRUE(Run().ok());
-  EXPECT_EQ(read_, 0U);
-  EXPECT_TRUE(output_.empty());
 }
 
 // A fused layer, whose second input has another size and whose response has that size.
@@ -193,12 +155,6 @@ TEST_F(FusedStreamTest, AnErrorOnceItIsAcceptedEndsTheCall) {
   EXPECT_EQ(read_, 0U);
 }
 
-TEST_F(FusedStreamTest, RefusesASecondInputOfOtherSamples) {
-  request_.inputs[1].shape = Shape::Create({8, 10}).value();
-  EXPECT_THAT(std::string(Run().status().message()),
-              HasSubstr("y: shape [8, 10], wanted the samples of x, which is [7, 6]"));
-}
-
 // The call without a thread, waited for.
 class StreamCallTest : public StreamTest {
  protected:
@@ -219,43 +175,62 @@ class StreamCallTest : public StreamTest {
   std::size_t input_bytes_ = x_.bytes().size();
 };
 
-TEST_F(StreamCallTest, GivesTheBytesOfTheBlockingCallForEveryChunkSize) {
-  ASSERT_TRUE(Run().ok());
-  const std::vector<std::byte> expected = std::exchange(output_, {});
+enum class Kind { kBlocking, kWithoutAThread };
+
+// What both kinds of call promise.
+class EitherStreamTest : public StreamCallTest, public ::testing::WithParamInterface<Kind> {
+ protected:
+  absl::StatusOr<StreamResult> RunEither() {
+    return GetParam() == Kind::kBlocking ? Run() : RunAsync();
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, EitherStreamTest,
+                         ::testing::Values(Kind::kBlocking, Kind::kWithoutAThread));
+
+TEST_P(EitherStreamTest, GivesTheBytesOfTheUnaryCallForEveryChunkSize) {
+  const std::vector<std::byte> expected = UnaryOutput({x_.named()});
   for (const std::int64_t chunk_bytes : {1000, 4096, 1 << 20}) {
     request_.chunk_bytes = chunk_bytes;
+    read_ = 0;
     output_.clear();
-    const absl::StatusOr<StreamResult> result = RunAsync();
+    const absl::StatusOr<StreamResult> result = RunEither();
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_TRUE(output_ == expected) << chunk_bytes;
+    EXPECT_EQ(result->model, "norm");
     EXPECT_EQ(result->version, 1);
     EXPECT_EQ(result->trailer.pieces(), 1);
   }
 }
 
-TEST_F(StreamCallTest, AnEmptyTensorIsAnswered) {
-  request_.inputs[0].shape = Shape::Create({0, 8, 3}).value();
-  input_bytes_ = 0;
-  const absl::StatusOr<StreamResult> result = RunAsync();
-  EXPECT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(output_.empty());
+TEST_P(EitherStreamTest, TheServersErrorComesAsItIs) {
+  server_.FailFrom(0, absl::ResourceExhaustedError("bytes in flight: all taken"));
+  EXPECT_EQ(RunEither().status(), absl::ResourceExhaustedError("bytes in flight: all taken"));
+  EXPECT_EQ(read_, 0U) << "nothing is read for a stream that is refused";
+  request_.model = "other";
+  server_.FailFrom(100, absl::OkStatus());
+  EXPECT_EQ(RunEither().status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(StreamCallTest, TheServersErrorComesAsItIs) {
-  server_.FailFrom(0, absl::ResourceExhaustedError("bytes in flight: all taken"));
-  EXPECT_EQ(RunAsync().status(), absl::ResourceExhaustedError("bytes in flight: all taken"));
+TEST_P(EitherStreamTest, AServerThatIsNotThereIsUnavailable) {
+  server_.Stop();
+  const absl::Status status = RunEither().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(server_.target()));
+}
+
+TEST_P(EitherStreamTest, AnEmptyTensorReadsNothing) {
+  request_.inputs[0].shape = Shape::Create({0, 8, 3}).value();
+  input_bytes_ = 0;
+  const absl::StatusOr<StreamResult> result = RunEither();
+  EXPECT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(read_, 0U);
+  EXPECT_TRUE(output_.empty());
 }
 
 TEST_F(StreamCallTest, BytesThatDoNotFitTheShapeAreTheServersToRefuse) {
   input_bytes_ -= 4;
   EXPECT_EQ(RunAsync().status().code(), absl::StatusCode::kInvalidArgument);
-}
-
-TEST_F(StreamCallTest, AServerThatIsNotThereIsUnavailable) {
-  server_.Stop();
-  const absl::Status status = RunAsync().status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr(server_.target()));
 }
 
 TEST_F(StreamCallTest, EndsAtItsTimeoutAndWhenItIsCancelled) {

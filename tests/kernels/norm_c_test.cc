@@ -77,32 +77,22 @@ TEST_F(NormCCpuTest, NormalizesARowWithGammaAndBeta) {
   EXPECT_NEAR(y[3], 3 * rstd + 10, 1e-6);
 }
 
-TEST_F(NormCCpuTest, RefusesAnUnknownDTypeAndKeepsTheReason) {
+TEST_F(NormCCpuTest, RefusesWhatItDoesNotKnowAndKeepsTheReason) {
+  const auto expect_refused = [&](const norm_spec& spec, const norm_params& params,
+                                  const char* reason) {
+    EXPECT_EQ(norm_cpu_normalize(executor_, &spec, &params, nullptr, 0), NORM_INVALID_ARGUMENT);
+    EXPECT_THAT(norm_last_error(), HasSubstr(reason));
+  };
   norm_spec spec = LayerNorm(4);
   spec.dtype = 9;
-  const norm_params params = NoParams();
-
-  EXPECT_EQ(norm_cpu_normalize(executor_, &spec, &params, nullptr, 0), NORM_INVALID_ARGUMENT);
-  EXPECT_THAT(norm_last_error(), HasSubstr("dtype: 9"));
-}
-
-TEST_F(NormCCpuTest, RefusesAParameterDTypeThatEightBitsWouldMakeValid) {
-  const norm_spec spec = LayerNorm(1);
+  expect_refused(spec, NoParams(), "dtype: 9");
+  spec = LayerNorm(4);
+  spec.struct_size = 8;
+  expect_refused(spec, NoParams(), "spec.struct_size: 8");
   norm_params params = NoParams();
   const float one = 1;
-  params.gamma = {&one, 0x101, 0};
-
-  EXPECT_EQ(norm_cpu_normalize(executor_, &spec, &params, nullptr, 0), NORM_INVALID_ARGUMENT);
-  EXPECT_THAT(norm_last_error(), HasSubstr("gamma"));
-}
-
-TEST_F(NormCCpuTest, RefusesAStructureThatIsTooSmall) {
-  norm_spec spec = LayerNorm(4);
-  spec.struct_size = 8;
-  const norm_params params = NoParams();
-
-  EXPECT_EQ(norm_cpu_normalize(executor_, &spec, &params, nullptr, 0), NORM_INVALID_ARGUMENT);
-  EXPECT_THAT(norm_last_error(), HasSubstr("spec.struct_size: 8"));
+  params.gamma = {&one, 0x101, 0};  // A type that eight bits would make valid.
+  expect_refused(LayerNorm(1), params, "gamma");
 }
 
 // y = slope * -1 through given statistics.

@@ -15,7 +15,6 @@ import functools
 import json
 import pathlib
 import re
-import sys
 
 import pages
 
@@ -213,12 +212,5 @@ def findings(root):
                 yield f"{path}:{line}: {what}"
 
 
-def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-    found = list(findings(root))
-    print("\n".join(found) if found else "every flag, target, preset and test that is named is there")
-    return 1 if found else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    pages.report(findings, "every flag, target, preset and test that is named is there")

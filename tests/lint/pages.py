@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import sys
 import typing
 
 # Folders that builds make.
@@ -72,3 +73,10 @@ def parts(text):
                 at += 1
             found.append(Part("prose", first + 1, lines[first:at]))
     return found
+
+
+def report(findings, fine):
+    """Ends the program with what a lint finds below the root that its command line names, or with `fine`."""
+    found = list(findings(pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")))
+    print("\n".join(found) if found else fine)
+    sys.exit(1 if found else 0)

@@ -13,7 +13,8 @@ Prints each finding and exits with 1 if there is any.
 import os
 import pathlib
 import re
-import sys
+
+import pages
 
 # What is made, not written.
 MADE = {"build", "dist", "__pycache__"}
@@ -102,12 +103,5 @@ def findings(root):
             yield f"{path}:{text.count(chr(10), 0, at) + 1}: {what}: not in the tree"
 
 
-def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-    found = list(findings(root))
-    print("\n".join(found) if found else "every file and heading that is named is there")
-    return 1 if found else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    pages.report(findings, "every file and heading that is named is there")

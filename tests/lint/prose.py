@@ -13,7 +13,6 @@ Prints each finding and exits with 1 if there is any.
 import os
 import pathlib
 import re
-import sys
 
 import pages
 
@@ -92,12 +91,5 @@ def findings(root):
                 yield f"{path}:{line}: {what}"
 
 
-def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-    found = list(findings(root))
-    print("\n".join(found) if found else "no long line, no long sentence, and no comment that begins with Of")
-    return 1 if found else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    pages.report(findings, "no long line, no long sentence, and no comment that begins with Of")

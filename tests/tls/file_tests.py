@@ -1,15 +1,15 @@
 """Files that are not good, at the start and later: the start fails, or the old state stays."""
 
+import functools
 import os
 import pathlib
 import re
 import socket
 import ssl
-import tempfile
 import time
 import unittest
 
-from probe import LIMIT_S, Access, Files, Normd, fetch, http_status, options, run, served_certificate
+from probe import LIMIT_S, Access, Files, Normd, http_status, served_certificate
 
 
 class Starts(unittest.TestCase):
@@ -97,7 +97,8 @@ class Exchanged(unittest.TestCase):
                     self.assertLess(len(line), 500, line)
                 self.assertEqual(served_certificate(normd.port), served, kind)
                 (files.path / "trusted").write_bytes(kept)
-                status = self.status(normd, files)
+                # Without the folder's own certificates.
+                status = functools.partial(http_status, normd, files, ca="trusted")
                 self.assertEqual(status(access.spare(number)), 200, kind)
                 self.assertEqual(status("x" * 43), 401, kind)
                 # The code that follows the files has waited for none of them.
@@ -114,20 +115,6 @@ class Exchanged(unittest.TestCase):
                     time.sleep(0.05)
                 self.assertNotEqual(served_certificate(normd.port), served, kind)
             self.assertLess(normd.rss_mib(), before + 64, "a file of 10 GiB is not read")
-
-    @staticmethod
-    def status(normd, files):
-        """The body of /metrics for a token, without the folder's own certificates."""
-        context = ssl.create_default_context(cafile=files["trusted"])
-        context.load_cert_chain(files["client.crt"], files["client.key"])
-
-        def ask(token):
-            with socket.create_connection(("127.0.0.1", normd.metrics_port), LIMIT_S) as plain, \
-                    context.wrap_socket(plain, server_hostname="localhost") as stream:
-                stream.sendall(f"GET /metrics HTTP/1.1\r\nAuthorization: Bearer {token}\r\n\r\n"
-                               .encode())
-                return int(stream.recv(1 << 16).split()[1])
-        return ask
 
     @staticmethod
     def replace(files, name, content):

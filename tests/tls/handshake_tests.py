@@ -1,9 +1,7 @@
 """Protocols, ciphers, chains, compression, and who is let in by which certificate."""
 
-import pathlib
 import socket
 import ssl
-import subprocess
 import unittest
 
 from probe import LIMIT_S, Files, Normd, fetch, metric, options, run, s_client

@@ -144,14 +144,14 @@ def s_client(port, *arguments):
     return done, said.stdout
 
 
-def fetch(port, files, client=True, path="/metrics"):
-    """A path of the metrics port over TLS."""
-    context = ssl.create_default_context(cafile=files["ca.crt"])
+def fetch(port, files, *fields, client=True, path="/metrics", ca="ca.crt"):
+    """What a path of the metrics port answers over TLS."""
+    context = ssl.create_default_context(cafile=files[ca])
     if client:
         context.load_cert_chain(files["client.crt"], files["client.key"])
     with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as plain, \
             context.wrap_socket(plain, server_hostname="localhost") as stream:
-        stream.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        stream.sendall("\r\n".join((f"GET {path} HTTP/1.1", "Host: x", *fields, "", "")).encode())
         text = b""
         while part := stream.recv(65536):
             text += part
@@ -209,11 +209,6 @@ class Access:
         return self.spare(number - 1) if number > 0 else None
 
 
-def http_status(normd, files, token, path="/metrics"):
-    """That of a path of the metrics port for a bearer of `token`, who shows a certificate too."""
-    context = ssl.create_default_context(cafile=files["ca.crt"])
-    context.load_cert_chain(files["client.crt"], files["client.key"])
-    with socket.create_connection(("127.0.0.1", normd.metrics_port), timeout=LIMIT_S) as plain, \
-            context.wrap_socket(plain, server_hostname="localhost") as stream:
-        stream.sendall(f"GET {path} HTTP/1.1\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
-        return int(stream.recv(65536).split()[1])
+def http_status(normd, files, token, **how):
+    """That of /metrics for a bearer of `token`, who shows a certificate too."""
+    return int(fetch(normd.metrics_port, files, f"Authorization: Bearer {token}", **how).split()[1])

@@ -51,31 +51,32 @@ TEST_F(NormloadTest, ATightDeadlineIsNotThatOfTheCallsBeforeTheRun) {
   EXPECT_EQ(report_["result"]["codes"], (Json{{"DEADLINE_EXCEEDED", 5}}));
 }
 
-TEST_F(NormloadTest, AWrongResponseFailsTheRun) {
-  server_.AnswerWronglyFrom(50);
-  Run({"--model=norm", "--shape=1x4x5", "--requests=100", "--concurrency=1", "--verify",
-       "--verify_every=1", "--model_repository=" + folder_.path()});
-  EXPECT_EQ(code_, kExitFailed);
-  EXPECT_EQ(report_["result"]["verified"], 100);
-  EXPECT_EQ(report_["result"]["wrong"], 51);  // The call before the run was number 0.
-  EXPECT_THAT(err_, HasSubstr("DATA_LOSS: 51 of 100 verified responses are wrong"));
+TEST_F(NormloadTest, WrongResponsesAndStreamsFailTheRun) {
+  for (const bool streams : {false, true}) {
+    server_.AnswerWronglyFrom(server_.calls() + 50);
+    Run({"--model=norm", "--shape=1x4x5", streams ? "--stream" : "--stream=false", "--requests=100",
+         "--concurrency=1", "--verify", "--verify_every=1",
+         "--model_repository=" + folder_.path()});
+    EXPECT_EQ(code_, kExitFailed);
+    EXPECT_EQ(report_["result"]["verified"], 100);
+    EXPECT_EQ(report_["result"]["wrong"], 51);  // The call before the run was number 0.
+    EXPECT_THAT(err_, HasSubstr("DATA_LOSS: 51 of 100 verified responses are wrong"));
+    EXPECT_THAT(err_, HasSubstr(streams ? "norm:1x4x5:float32:stream=1MiB: " : "norm:1x4x5:"));
+  }
 }
 
 TEST_F(NormloadTest, ErrorsFailTheRunBeyondTheirShare) {
   server_.FailFrom(51, absl::ResourceExhaustedError("queue: full"));
-  const std::vector<std::string> arguments = {"--model=norm", "--shape=1x4x5", "--requests=100",
-                                              "--concurrency=1"};
+  std::vector<std::string> arguments = {"--model=norm", "--shape=1x4x5", "--requests=100",
+                                        "--concurrency=1"};
   Run(arguments);
   EXPECT_EQ(code_, kExitFailed);
   EXPECT_EQ(report_["result"]["codes"], (Json{{"OK", 50}, {"RESOURCE_EXHAUSTED", 50}}));
   EXPECT_EQ(report_["result"]["first_messages"]["RESOURCE_EXHAUSTED"], "queue: full");
   EXPECT_THAT(out_, HasSubstr("RESOURCE_EXHAUSTED 50, the first: queue: full"));
-}
-
-TEST_F(NormloadTest, AllowedErrorsDoNotFailTheRun) {
-  server_.FailFrom(91, absl::ResourceExhaustedError("queue: full"));
-  Run({"--model=norm", "--shape=1x4x5", "--requests=100", "--concurrency=1",
-       "--max_error_share=0.1"});
+  server_.FailFrom(server_.calls() + 91, absl::ResourceExhaustedError("queue: full"));
+  arguments.push_back("--max_error_share=0.1");
+  Run(arguments);
   EXPECT_EQ(code_, kExitOk) << err_;
   EXPECT_EQ(report_["result"]["errors"], 10);
 }
@@ -115,15 +116,6 @@ TEST_F(NormloadTest, ADeadlineIsAnError) {
   server_.Release();
   EXPECT_EQ(code_, kExitFailed);
   EXPECT_EQ(report_["result"]["codes"], (Json{{"OK", 19}, {"DEADLINE_EXCEEDED", 1}}));
-}
-
-TEST_F(NormloadTest, AWrongStreamFailsTheRun) {
-  server_.AnswerWronglyFrom(50);
-  Run({"--model=norm", "--shape=1x4x5", "--stream", "--requests=100", "--concurrency=1", "--verify",
-       "--verify_every=1", "--model_repository=" + folder_.path()});
-  EXPECT_EQ(code_, kExitFailed);
-  EXPECT_EQ(report_["result"]["wrong"], 51);
-  EXPECT_THAT(err_, HasSubstr("norm:1x4x5:float32:stream=1MiB: "));
 }
 
 TEST_F(NormloadTest, StreamsToAServerThatDiesHalfWayEndWithAReport) {

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/metrics/metrics.h"
 #include "tests/server/identity/identity_files.h"
-#include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/models.h"
 
@@ -73,7 +73,7 @@ class AcceptTest : public ::testing::Test {
   }
 
   FakeClock clock_;
-  CountingMetrics metrics_;
+  Metrics metrics_;
   NoBackend backend_;
   const std::string root_ = MakeRepository();
   ModelRegistry registry_{{.roots = {root_}, .on_change = {}}, backend_, metrics_, clock_};

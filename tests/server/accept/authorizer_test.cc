@@ -15,8 +15,8 @@
 #include "nlohmann/json.hpp"
 #include "server/accept/method_rights.h"
 #include "tests/server/identity/identity_files.h"
-#include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/metric_value.h"
 
 namespace normd::testing {
 namespace {
@@ -80,7 +80,7 @@ class AuthorizerTest : public ::testing::Test {
   IdentityFolder folder_;
   FakeClock clock_;
   Callers callers_;
-  CountingMetrics metrics_;
+  Metrics metrics_;
   std::vector<std::string> lines_;
   AuditLog audit_{clock_, [this](const std::string& line) { lines_.push_back(line); }};
   std::unique_ptr<Access> access_;
@@ -255,10 +255,13 @@ TEST_F(AuthorizerTest, CallsCountWithTheirIdentityAndNobodysTogether) {
   authorizer.Record({user, false, "", "", ""}, Right::kInfer, "", {absl::StatusCode::kNotFound, 0});
   authorizer.Record({nobody, false, "", "", ""}, Right::kInfer, "",
                     {absl::StatusCode::kUnauthenticated, 0});
-  EXPECT_EQ(metrics_.CallsOf("u", absl::StatusCode::kOk), 1);
-  EXPECT_EQ(metrics_.CallsOf("u", absl::StatusCode::kNotFound), 1);
-  EXPECT_EQ(metrics_.CallsOf("", absl::StatusCode::kUnauthenticated), 1);
-  EXPECT_EQ(metrics_.CallsOf("v", absl::StatusCode::kOk), 0);
+  const auto calls = [&](std::initializer_list<absl::string_view> labels) {
+    return MetricValue(metrics_, "normd_identity_calls_total", labels);
+  };
+  EXPECT_EQ(calls({"u", "ok"}), 1);
+  EXPECT_EQ(calls({"u", "failed"}), 1);
+  EXPECT_EQ(calls({"", "denied"}), 1);
+  EXPECT_EQ(calls({"v"}), 0);
 }
 
 // A method that changes the server's state, under whichever protocol, is none of lesser rights.

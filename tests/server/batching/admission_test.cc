@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/callers/callers.h"
-#include "tests/support/counting_metrics.h"
+#include "tests/support/metric_value.h"
 #include "tests/support/threads.h"
 
 namespace normd {
@@ -41,8 +41,8 @@ class AdmissionTest : public testing::Test {
 
   Callers callers_;
   std::map<std::string, std::shared_ptr<Caller>> held_callers_;
-  CountingMetrics metrics_;
-  CountingModelMetrics model_;
+  Metrics metrics_;
+  ModelMetrics model_;
   Admission admission_{{.max_inflight_bytes = 100, .max_inflight_requests = 2}, metrics_};
 };
 
@@ -54,11 +54,11 @@ TEST_F(AdmissionTest, LeasesCountUntilTheyEnd) {
     ASSERT_TRUE(b.ok());
     EXPECT_EQ(admission_.inflight_requests(), 2);
     EXPECT_EQ(admission_.inflight_bytes(), 100);
-    EXPECT_EQ(metrics_.inflight_bytes, 100);
+    EXPECT_EQ(MetricValue(metrics_, "normd_inflight_bytes"), 100);
   }
   EXPECT_EQ(admission_.inflight_requests(), 0);
   EXPECT_EQ(admission_.inflight_bytes(), 0);
-  EXPECT_EQ(metrics_.inflight_bytes, 0);
+  EXPECT_EQ(MetricValue(metrics_, "normd_inflight_bytes"), 0);
 }
 
 TEST_F(AdmissionTest, MovingALeaseReturnsItOnce) {
@@ -80,14 +80,14 @@ TEST_F(AdmissionTest, NamesTheBudgetThatIsFull) {
   const absl::Status bytes = admission_.Admit(41, model_).status();
   EXPECT_TRUE(absl::IsResourceExhausted(bytes));
   EXPECT_THAT(std::string(bytes.message()), HasSubstr("bytes in flight: wanted 41, 40 of 100"));
-  EXPECT_EQ(model_.rejections(Rejection::kInflightBytes), 1);
+  EXPECT_EQ(Rejected(model_, Rejection::kInflightBytes), 1);
   EXPECT_EQ(admission_.inflight_requests(), 1) << "a refusal takes nothing";
 
   const auto second = admission_.Admit(0, model_);
   const absl::Status requests = admission_.Admit(0, model_).status();
   EXPECT_TRUE(absl::IsResourceExhausted(requests));
   EXPECT_THAT(std::string(requests.message()), HasSubstr("requests in flight"));
-  EXPECT_EQ(model_.rejections(Rejection::kInflightRequests), 1);
+  EXPECT_EQ(Rejected(model_, Rejection::kInflightRequests), 1);
 }
 
 TEST_F(AdmissionTest, WhatCanNeverFitIsTheClientsMistake) {
@@ -151,8 +151,8 @@ TEST_F(AdmissionTest, AHolderWithNothingInsideMayExceedItsShareOnce) {
   EXPECT_FALSE(admission.Admit(40, model_, Needs::kLane, CallerOf("ipv4:a:2")).ok())
       << "of its peer";
   EXPECT_TRUE(admission.Admit(40, model_, Needs::kLane, other).ok());
-  EXPECT_EQ(model_.rejections(Rejection::kConnectionShare), 2);
-  EXPECT_EQ(model_.rejections(Rejection::kPeerShare), 1);
+  EXPECT_EQ(Rejected(model_, Rejection::kConnectionShare), 2);
+  EXPECT_EQ(Rejected(model_, Rejection::kPeerShare), 1);
 }
 
 TEST_F(AdmissionTest, SharesBoundRequestsToo) {
@@ -181,7 +181,7 @@ TEST_F(AdmissionTest, AConnectionsCallsAreBoundedByWhatIsInsideAndNeedsALane) {
   EXPECT_TRUE(absl::IsResourceExhausted(refused.status()));
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("--max_connection_calls"));
   EXPECT_FALSE(admission.AdmitStream(1, model_, a).ok());
-  EXPECT_EQ(model_.rejections(Rejection::kConnectionCalls), 2);
+  EXPECT_EQ(Rejected(model_, Rejection::kConnectionCalls), 2);
   EXPECT_TRUE(admission.Admit(1, model_, Needs::kOpenServer, a).ok()) << "a control call";
   const auto other = admission.Admit(1, model_, Needs::kLane, CallerOf("ipv4:a:2"));
   ASSERT_TRUE(other.ok());
@@ -301,13 +301,13 @@ TEST_F(AdmissionTest, PeersOverdrawInTurn) {
 TEST_F(AdmissionTest, RefusesWhileNotReadyAndAfterClose) {
   admission_.SetReady(false);
   EXPECT_TRUE(absl::IsUnavailable(admission_.Admit(1, model_).status()));
-  EXPECT_EQ(model_.rejections(Rejection::kNotReady), 1);
+  EXPECT_EQ(Rejected(model_, Rejection::kNotReady), 1);
   admission_.SetReady(true);
   EXPECT_TRUE(admission_.Admit(1, model_).ok());
   admission_.Close();
   EXPECT_TRUE(absl::IsUnavailable(admission_.Admit(1, model_).status()));
   EXPECT_TRUE(absl::IsUnavailable(admission_.Admit(1, model_, Needs::kOpenServer).status()));
-  EXPECT_EQ(model_.rejections(Rejection::kDraining), 2);
+  EXPECT_EQ(Rejected(model_, Rejection::kDraining), 2);
   EXPECT_TRUE(admission_.Admit(1, model_, Needs::kRoom).ok());
 }
 
@@ -333,7 +333,7 @@ TEST_F(AdmissionTest, NeverExceedsItsBudgetsUnderContentionAndLeaksNothing) {
   EXPECT_GT(admitted, 0);
   EXPECT_EQ(admission_.inflight_bytes(), 0);
   EXPECT_EQ(admission_.inflight_requests(), 0);
-  EXPECT_EQ(metrics_.inflight_bytes, 0);
+  EXPECT_EQ(MetricValue(metrics_, "normd_inflight_bytes"), 0);
 }
 
 }  // namespace

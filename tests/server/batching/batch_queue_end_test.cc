@@ -30,11 +30,11 @@ TEST_F(BatchQueueTest, AFullQueueRefusesItsModelAlone) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("\"rows\": 2 requests wait"));
   EXPECT_NE(refused.request(), nullptr) << "the caller keeps what was refused";
   EXPECT_FALSE(refused.done());
-  EXPECT_EQ(metrics_.rejections(Rejection::kQueueFull), 1);
+  EXPECT_EQ(Rejected(metrics_, Rejection::kQueueFull), 1);
   DropLast();
 
   Push(other);
-  EXPECT_EQ(other_metrics_.rejections(Rejection::kQueueFull), 0);
+  EXPECT_EQ(Rejected(other_metrics_, Rejection::kQueueFull), 0);
   Pull();
   Push(model_);  // A place is free again.
 }
@@ -56,7 +56,7 @@ TEST_F(BatchQueueTest, WhatWouldBeLateIsRefusedAndToldByHowMuch) {
   late.request()->queue_timeout = microseconds(500);
   status = queue().Push(late.request());
   EXPECT_THAT(std::string(status.message()), HasSubstr("queue_timeout_ns leaves 0.5 ms"));
-  EXPECT_EQ(metrics_.rejections(Rejection::kLate), 2);
+  EXPECT_EQ(Rejected(metrics_, Rejection::kLate), 2);
   EXPECT_EQ(late.done_calls(), 0) << "the caller keeps what was refused";
   DropLast();
   Push(model_, 1, 1, In(41'000));  // Three quarters are more than 30 ms.
@@ -78,7 +78,7 @@ TEST_F(BatchQueueTest, TheNewestOfAFloodGivesWayAndIsTold) {
   EXPECT_EQ(flood[1]->code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(flood[1]->completion().status.message()),
               HasSubstr("it is full, and this caller has 2 requests in it"));
-  EXPECT_EQ(metrics_.rejections(Rejection::kQueueFull), 1);
+  EXPECT_EQ(Rejected(metrics_, Rejection::kQueueFull), 1);
   EXPECT_THAT(Pull(), ElementsAre(flood[0]->id(), light.id()));
 }
 
@@ -203,7 +203,7 @@ TEST_F(BatchQueueTest, CloseRefusesNewRequestsAndLetsTheWaitingGoWithoutDelay) {
   RequestProbe& refused = Make(model_);
   EXPECT_TRUE(absl::IsUnavailable(queue().Push(refused.request())));
   EXPECT_NE(refused.request(), nullptr);
-  EXPECT_EQ(metrics_.rejections(Rejection::kDraining), 1);
+  EXPECT_EQ(Rejected(metrics_, Rejection::kDraining), 1);
   DropLast();
   EXPECT_THAT(Pull(), ElementsAre(a));
 }

@@ -11,8 +11,9 @@
 
 #include "gtest/gtest.h"
 #include "server/batching/batch_queue.h"
-#include "tests/support/counting_metrics.h"
+#include "server/metrics/metrics.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/metric_value.h"
 #include "tests/support/models.h"
 #include "tests/support/request_probe.h"
 #include "tests/support/test_lanes.h"
@@ -25,7 +26,7 @@ class BatchQueueTest : public testing::Test {
     queue().Close();
     queue().Abort(absl::UnavailableError("end of test"));
     lane_.Flush();
-    EXPECT_EQ(metrics_.queued, 0);
+    EXPECT_EQ(Queued(metrics_), 0);
     for (const auto& probe : probes_)
       EXPECT_EQ(probe->done_calls(), 1) << "request " << probe->id();
   }
@@ -70,8 +71,8 @@ class BatchQueueTest : public testing::Test {
   TimePoint In(int us) const { return clock_.Now() + std::chrono::microseconds(us); }
 
   FakeClock clock_;
-  CountingModelMetrics metrics_;
-  CountingModelMetrics other_metrics_;
+  ModelMetrics metrics_;
+  ModelMetrics other_metrics_;
   std::shared_ptr<const Model> model_ = MakeRowModel(metrics_);
   BatchQueueOptions options_;
   PuppetLane lane_;

@@ -163,10 +163,10 @@ TEST_F(BatchQueueTest, CountsWhatWaits) {
   Push(model_);
   Push(model_);
   EXPECT_EQ(queue().waiting_requests(), 2);
-  EXPECT_EQ(metrics_.queued, 2);
+  EXPECT_EQ(Queued(metrics_), 2);
   Pull();
   EXPECT_EQ(queue().waiting_requests(), 0);
-  EXPECT_EQ(metrics_.queued, 0);
+  EXPECT_EQ(Queued(metrics_), 0);
 }
 
 TEST_F(BatchQueueTest, RecordsTheTimeInTheQueue) {
@@ -257,7 +257,7 @@ TEST_F(BatchQueueInlineTest, ASmallRequestIsComputedWithinItsPush) {
   EXPECT_EQ(batch.model, model_);
   EXPECT_EQ(batch.bytes, 4);
   EXPECT_EQ(queue().waiting_requests(), 0);
-  EXPECT_EQ(metrics_.queued, 0);
+  EXPECT_EQ(Queued(metrics_), 0);
 }
 
 TEST_F(BatchQueueInlineTest, OthersWait) {

@@ -14,8 +14,9 @@
 #include "base/mutex.h"
 #include "gtest/gtest.h"
 #include "server/batching/batch_queue.h"
-#include "tests/support/counting_metrics.h"
+#include "server/metrics/metrics.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/metric_value.h"
 #include "tests/support/models.h"
 #include "tests/support/request_probe.h"
 #include "tests/support/test_lanes.h"
@@ -67,7 +68,7 @@ class BatchQueueThreadsTest : public testing::Test {
   TimePoint In(Duration duration) const { return clock_.Now() + duration; }
 
   SteadyClock clock_;
-  CountingModelMetrics metrics_;
+  ModelMetrics metrics_;
   std::shared_ptr<const Model> model_ = MakeRowModel(metrics_);
 };
 
@@ -454,7 +455,7 @@ TEST_P(BatchQueueStressTest, EveryAcceptedRequestEndsExactlyOnce) {
   }
   EXPECT_GT(tally.ended[static_cast<std::size_t>(absl::StatusCode::kCancelled)], 0);
   EXPECT_EQ(queue.waiting_requests(), 0);
-  EXPECT_EQ(metrics_.queued, 0);
+  EXPECT_EQ(Queued(metrics_), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(

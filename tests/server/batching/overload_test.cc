@@ -10,8 +10,9 @@
 
 #include "gtest/gtest.h"
 #include "server/batching/batch_queue.h"
-#include "tests/support/counting_metrics.h"
+#include "server/metrics/metrics.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/metric_value.h"
 #include "tests/support/models.h"
 #include "tests/support/request_probe.h"
 
@@ -55,7 +56,7 @@ class OverloadTest : public testing::Test {
   void RunLanes(BatchQueue& queue);
 
   FakeClock clock_;
-  CountingModelMetrics metrics_;
+  ModelMetrics metrics_;
   std::shared_ptr<const Model> model_ = MakeRowModel(metrics_);
   BatchQueueOptions options_{.limits = {.max_rows = 8}, .max_queue_requests = 4096};
   std::array<LaneState, kLanes> lanes_;
@@ -126,7 +127,7 @@ std::map<std::uint64_t, Outcome> OverloadTest::Simulate(const std::vector<Client
     EXPECT_EQ(outcome.sent, outcome.in_time + outcome.refused + outcome.late)
         << "each request ends once";
   }
-  EXPECT_EQ(metrics_.queued, 0);
+  EXPECT_EQ(Queued(metrics_), 0);
   return outcomes;
 }
 
@@ -161,7 +162,7 @@ TEST_F(OverloadTest, AtThreeTimesTheLoadNineTenthsOfTheCapacityAreInTime) {
     EXPECT_GE(goodput, 0.9) << deadlines.size() << " deadlines, the first "
                             << deadlines.front() / milliseconds(1) << " ms";
   }
-  EXPECT_GT(metrics_.rejections(Rejection::kLate), 0);
+  EXPECT_GT(Rejected(metrics_, Rejection::kLate), 0);
 }
 
 // Why the queue refuses: the same without it.
@@ -172,7 +173,7 @@ TEST_F(OverloadTest, WithoutRefusalsMostIsComputedTooLate) {
         GoodputOf(Simulate({{1, microseconds(100) / 3, {milliseconds(deadline_ms)}}}, kSimulated));
     EXPECT_LT(goodput, 0.9) << deadline_ms;
   }
-  EXPECT_EQ(metrics_.rejections(Rejection::kLate), 0);
+  EXPECT_EQ(Rejected(metrics_, Rejection::kLate), 0);
 }
 
 TEST_F(OverloadTest, ALoadThatLanesSustainLosesNothing) {

@@ -19,9 +19,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/batching/holder_counts.h"
-#include "tests/support/counting_metrics.h"
+#include "server/metrics/metrics.h"
 #include "tests/support/failing_allocations.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/metric_value.h"
 #include "tests/support/models.h"
 #include "tests/support/request_probe.h"
 
@@ -157,7 +158,7 @@ class WaitingSetTest : public testing::Test {
   int UpTo(int limit) { return std::uniform_int_distribution<int>(0, limit)(random_); }
 
   FakeClock clock_;
-  CountingModelMetrics metrics_;
+  ModelMetrics metrics_;
   const unsigned seed_ = std::random_device{}();
   std::mt19937 random_{seed_};
   std::vector<std::shared_ptr<const Model>> models_ = {
@@ -246,7 +247,7 @@ TEST_F(WaitingSetTest, DoesWhatTheSimpleSetDoes) {
   EXPECT_EQ(set_.size(), 0);
   EXPECT_EQ(set_.NextBatch(), kNever);
   EXPECT_EQ(set_.NextDeadline(), kNever);
-  EXPECT_EQ(metrics_.queued, 0);
+  EXPECT_EQ(Queued(metrics_), 0);
 }
 
 // And a request that nobody can end any more ends with its memory.
@@ -310,7 +311,7 @@ TEST_F(WaitingSetTest, AnAddThatFindsNoMemoryChangesNothing) {
     EXPECT_NE(probe.request(), nullptr);
     EXPECT_EQ(set_.size(), 1);
     EXPECT_EQ(set_.NextDeadline(), kNever);
-    EXPECT_EQ(metrics_.queued, 1);
+    EXPECT_EQ(Queued(metrics_), 1);
     EXPECT_EQ(set_.Remove(probe.id(), clock_.Now()), nullptr);
   }
   EXPECT_GT(failures, 0);
@@ -395,7 +396,7 @@ class WaitingSetHoldersTest : public testing::Test {
   }
 
   FakeClock clock_;
-  CountingModelMetrics metrics_;
+  ModelMetrics metrics_;
   std::shared_ptr<const Model> model_ = MakeRowModel(metrics_, "max_rows: 3", "rows");
   WaitingSet set_{BatchQueueOptions{.limits = {}, .max_queue_requests = kMost}, clock_};
   std::vector<Entry> entries_;

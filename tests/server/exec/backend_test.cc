@@ -9,10 +9,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/batching/batch_queue.h"
-#include "server/exec/device_spec.h"
 #include "server/exec/executor.h"
 #include "server/exec/kernel_status.h"
-#include "tests/support/counting_metrics.h"
+#include "server/metrics/metrics.h"
 #include "tests/support/models.h"
 #include "tests/support/request_probe.h"
 #include "tests/support/tensor.h"
@@ -38,7 +37,7 @@ class BackendTest : public testing::Test {
   }
 
   SteadyClock clock_;
-  CountingMetrics metrics_;
+  Metrics metrics_;
 };
 
 TEST_F(BackendTest, TheCpuBackendMakesItsLanes) {
@@ -69,8 +68,8 @@ TEST_F(BackendTest, ConcurrentRequestsGiveTheBitsThatEachGivesAlone) {
   constexpr int kThreads = 4;
   constexpr int kRequests = 250;  // Per thread.
   auto backend = *Create("cpu", 2);
-  const auto model =
-      MakeModel("group", "group_norm { channels: 8 groups: 2 affine: false }", metrics_.no_model);
+  const auto model = MakeModel("group", "group_norm { channels: 8 groups: 2 affine: false }",
+                               metrics_.ForNoModel());
   const_cast<Model&>(*model).set_backend_state(*backend->Prepare(*model));
   BatchQueue queue({}, clock_);
   Executor executor(backend->MakeLanes(), queue);

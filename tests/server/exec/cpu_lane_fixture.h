@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/normalize.h"
 #include "server/exec/cpu_lane.h"
-#include "tests/support/counting_metrics.h"
+#include "server/metrics/metrics.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/lane_request.h"
 #include "tests/support/models.h"
@@ -42,8 +42,8 @@ class CpuLaneFixture : public testing::Test {
   }
 
   TickingClock clock_;
-  CountingModelMetrics metrics_;
-  CountingLaneMetrics lane_metrics_;
+  ModelMetrics metrics_;
+  LaneMetrics lane_metrics_;
   norm::cpu::Executor kernels_{2};
   BufferPool pool_{std::int64_t{64} << 20};
   CpuLane lane_{"cpu:0", kernels_, pool_, lane_metrics_, clock_};

@@ -14,8 +14,8 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/normalize.h"
 #include "server/exec/backends.h"
+#include "server/metrics/metrics.h"
 #include "tests/server/exec/cpu_lane_fixture.h"
-#include "tests/support/counting_metrics.h"
 #include "tests/support/lane_backend.h"
 
 namespace normd {
@@ -75,7 +75,7 @@ TEST_F(CpuLaneTest, ABatchThatNobodyWantsIsNoBatch) {
   LaneRequest cancelled = Make();
   cancelled.request()->cancelled = std::make_shared<std::atomic<bool>>(true);
   Run({&cancelled});
-  EXPECT_EQ(metrics_.batches, 0);
+  EXPECT_EQ(metrics_.Totals().batches, 0);
 }
 
 TEST_F(CpuLaneTest, ARequestWhoseMemoryCannotBeHadFailsAlone) {
@@ -112,9 +112,14 @@ TEST_F(CpuLaneTest, TellsStageTimesAndTheBatch) {
     EXPECT_EQ(completion.batch.bytes, 2 * 280);
     EXPECT_EQ(completion.batch.lane, "cpu:0");
   }
-  EXPECT_EQ(metrics_.batches, 1);
-  EXPECT_EQ(metrics_.batch_bytes, 2 * 280);
-  EXPECT_EQ(lane_metrics_.busy_ns, 3000);
+  EXPECT_EQ(metrics_.Totals().batches, 1);
+  FamilyList collected;
+  metrics_.model()->Collect(collected);
+  for (const prometheus::MetricFamily& family : std::move(collected).Take()) {
+    if (family.name != families::kBatchBytes.name) continue;
+    EXPECT_EQ(family.metric.front().histogram.sample_sum, 2 * 280);
+  }
+  EXPECT_EQ(lane_metrics_.busy_seconds(), 3e-6);
 }
 
 TEST_F(CpuLaneTest, OutputsReturnToThePoolWhenTheirOwnersLetGo) {
@@ -138,7 +143,7 @@ class CpuLaneBackend final : public LaneBackend {
 
  private:
   SteadyClock clock_;
-  CountingLaneMetrics metrics_;
+  LaneMetrics metrics_;
   norm::cpu::Executor kernels_{2};
   BufferPool pool_{std::int64_t{64} << 20};
   CpuLane lane_{"cpu:0", kernels_, pool_, metrics_, clock_};

@@ -12,7 +12,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/counting_metrics.h"
+#include "server/metrics/metrics.h"
 #include "tests/support/models.h"
 #include "tests/support/request_probe.h"
 #include "tests/support/test_lanes.h"
@@ -131,7 +131,7 @@ class ExecutorTest : public testing::Test {
   }
 
   SteadyClock clock_;
-  CountingModelMetrics metrics_;
+  ModelMetrics metrics_;
   std::shared_ptr<const Model> model_ = MakeRowModel(metrics_);
   BatchQueue queue_{OneRowABatch(), clock_};
   std::atomic<int> last_lane_calls_{0};

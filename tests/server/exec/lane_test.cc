@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/support/counting_metrics.h"
+#include "server/metrics/metrics.h"
 #include "tests/support/lane_backend.h"
 #include "tests/support/models.h"
 
@@ -281,9 +281,9 @@ class LaneTest : public ::testing::TestWithParam<std::tuple<std::string, Case>> 
       std::generate(splits.begin(), splits.end(), [this] { return AnySplit(); });
       batch.back()->Lay(splits);
     }
-    const std::int64_t batches = metrics_.batches;
+    const std::int64_t batches = metrics_.Totals().batches;
     Run(batch);
-    EXPECT_EQ(metrics_.batches, batches + 1);
+    EXPECT_EQ(metrics_.Totals().batches, batches + 1);
     for (std::size_t i = 0; i < together.size(); ++i) {
       SCOPED_TRACE(absl::StrCat(norm::Name(dtype), " request ", i, " of ", together.size()));
       EXPECT_EQ(together[i].completion().batch.requests, static_cast<std::int64_t>(batch.size()));
@@ -292,7 +292,7 @@ class LaneTest : public ::testing::TestWithParam<std::tuple<std::string, Case>> 
     }
   }
 
-  CountingModelMetrics metrics_;
+  ModelMetrics metrics_;
   std::unique_ptr<LaneBackend> backend_ = MakeLaneBackend(std::get<0>(GetParam()));
   std::shared_ptr<const Model> model_;
   std::mt19937_64 random_{TestSeed()};
@@ -363,7 +363,7 @@ TEST_P(LaneTest, EndsWhatNobodyWantsWithoutComputing) {
   EXPECT_EQ(expired.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(wanted.Wrong(backend_->closeness()), "");
   EXPECT_EQ(wanted.completion().batch.requests, 1);
-  EXPECT_EQ(metrics_.batch_requests, 1) << "only what is computed counts";
+  EXPECT_EQ(metrics_.Totals().by_size.front().most_requests, 1) << "only what is computed counts";
 }
 
 std::string NameOf(const ::testing::TestParamInfo<LaneTest::ParamType>& test) {

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "server/handover/region_listener.h"
-#include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/metric_value.h"
 #include "tests/support/pass_descriptors.h"
 #include "tests/support/threads.h"
 
@@ -46,7 +46,7 @@ class RegionListenerTest : public ::testing::Test {
   explicit RegionListenerTest(PageLocks* page_locks)
       : registry_(
             {.limits = {.max_regions = 64, .max_owner_regions = 64}, .page_locks = page_locks},
-            metrics_.regions, clock_) {
+            metrics_.ForRegions(), clock_) {
     Start();
   }
   ~RegionListenerTest() override {
@@ -63,7 +63,7 @@ class RegionListenerTest : public ::testing::Test {
   void Start(const HandoverLimits& limits = {16, 64, 64}) {
     listener_.reset();
     auto listener = RegionListener::Start(
-        {address_, limits}, registry_, metrics_.regions,
+        {address_, limits}, registry_, metrics_.ForRegions(),
         [this](absl::string_view authorization) -> absl::StatusOr<std::string> {
           if (on_registration_) on_registration_();
           if (authorization == "Bearer wrong") return absl::UnauthenticatedError("nobody's token");
@@ -110,16 +110,16 @@ class RegionListenerTest : public ::testing::Test {
     ASSERT_TRUE(reply.has_value());
     EXPECT_EQ(reply->code, absl::StatusCode::kFailedPrecondition) << reply->text;
     EXPECT_THAT(reply->text, ::testing::HasSubstr(text));
-    EXPECT_EQ(metrics_.regions.mapped, 0);
+    EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 0);
   }
   void AwaitMapped(std::int64_t regions) {
-    WaitUntil([&] { return metrics_.regions.mapped == regions; });
+    WaitUntil([&] { return MetricValue(metrics_, "normd_shared_regions") == regions; });
   }
 
   const std::string folder_ = MakeFolder();
   const std::string path_ = folder_ + "/regions.sock";
   const std::string address_ = "unix://" + path_;
-  CountingMetrics metrics_;
+  Metrics metrics_;
   FakeClock clock_;
   RegionRegistry registry_;
   std::function<void()> on_registration_;  // On the listener's thread; set before Start.

@@ -35,7 +35,7 @@ TEST_F(RegionListenerTest, ARegionIsThereAsLongAsItsConnection) {
   // A client that found it before keeps it.
   EXPECT_EQ((*(*found)->Part(9'999, 1))[0], std::byte{7});
   found = absl::NotFoundError("");
-  EXPECT_EQ(metrics_.regions.mapped, 0);
+  EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 0);
 }
 
 TEST_F(RegionListenerTest, ItsPartsLieInItAndHoldIt) {
@@ -87,9 +87,9 @@ TEST_F(RegionListenerTest, AKilledClientLeavesNothing) {
 // Before the registry, so that it outlives its regions.
 struct WithPageLocks {
   testing::FakePageLocker locker_;
-  CountingMetrics lock_metrics_;
+  Metrics lock_metrics_;
   SteadyClock lock_clock_;
-  PageLocks page_locks_{locker_, {}, lock_metrics_.regions, lock_clock_};
+  PageLocks page_locks_{locker_, {}, lock_metrics_.ForRegions(), lock_clock_};
 };
 
 class LockedRegionListenerTest : public WithPageLocks, public RegionListenerTest {
@@ -125,7 +125,7 @@ TEST_F(LockedRegionListenerTest, AKilledClientsRegionIsUnlockedBehindItsLastRequ
   used = absl::NotFoundError("");
   AwaitMapped(0);
   EXPECT_EQ(locker_.locked(), 0);
-  EXPECT_EQ(lock_metrics_.regions.locked_bytes, 0);
+  EXPECT_EQ(MetricValue(lock_metrics_, "normd_shared_locked_bytes"), 0);
   for (const int end : names) close(end);
 }
 
@@ -162,7 +162,7 @@ TEST_F(LockedRegionListenerTest, AClientThatLeavesWhileItWaitsLeavesNothing) {
         Send(waiting, EncodeRegionRequest({RegionRequest::Kind::kRegister, ""}), {file.get()}));
     locker_.WaitForHeld();
   }
-  WaitUntil([&] { return metrics_.regions.connections == 0; });
+  WaitUntil([&] { return MetricValue(metrics_, "normd_shared_connections") == 0; });
   locker_.Release();
   AwaitMapped(0);
   EXPECT_EQ(locker_.locked(), 0);
@@ -284,14 +284,15 @@ TEST_F(RegionListenerTest, TheSocketIsItsOwnersAndGoesWithTheListener) {
   struct stat found = {};
   ASSERT_EQ(stat(path_.c_str(), &found), 0);
   EXPECT_EQ(found.st_mode & 0777, 0600U);
-  EXPECT_EQ(RegionListener::Start({address_}, registry_, metrics_.regions, nullptr).status().code(),
-            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(
+      RegionListener::Start({address_}, registry_, metrics_.ForRegions(), nullptr).status().code(),
+      absl::StatusCode::kUnavailable);
   const Descriptor socket = Connect();
   const auto reply = Register(socket, Memory(kPage, F_SEAL_SHRINK).get());
   ASSERT_TRUE(reply.has_value());
   listener_.reset();
   EXPECT_FALSE(std::filesystem::exists(path_));
-  EXPECT_EQ(metrics_.regions.mapped, 0);
+  EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 0);
   EXPECT_EQ(SharedRegion::Create(address_, kPage).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(SharedRegion::Create("127.0.0.1:1", kPage).status().code(),
             absl::StatusCode::kInvalidArgument);

@@ -19,8 +19,8 @@
 #include "absl/strings/str_cat.h"
 #include "server/identity/rate_limit.h"
 #include "tests/server/identity/identity_files.h"
-#include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/metric_value.h"
 #include "tests/support/threads.h"
 
 namespace normd::testing {
@@ -62,7 +62,7 @@ class AccessTest : public ::testing::Test {
 
   IdentityFolder folder_;
   Callers callers_;
-  CountingMetrics metrics_;
+  Metrics metrics_;
 };
 
 struct Sign {
@@ -211,8 +211,10 @@ TEST_F(AccessTest, WhatIsWrongLeavesTheOldStateUntilItIsMended) {
     EXPECT_TRUE((*access)->CheckFiles().ok()) << name;
     EXPECT_EQ(WhoIs(**access, WithToken(BearerOf('t'))), "by_token") << name;
   }
-  EXPECT_EQ(metrics_.policy.refused, static_cast<std::int64_t>(faults.size()));
-  EXPECT_EQ(metrics_.policy.taken, 1);  // With the first repair, one token of two went.
+  EXPECT_EQ(MetricValue(metrics_, "normd_policy_reloads_total", {"refused"}),
+            static_cast<std::int64_t>(faults.size()));
+  EXPECT_EQ(MetricValue(metrics_, "normd_policy_reloads_total", {"taken"}),
+            1);  // With the first repair, one token of two went.
 }
 
 TEST_F(AccessTest, ACallKeepsThePolicyItCameUnderAndAnIdentityItsAccount) {

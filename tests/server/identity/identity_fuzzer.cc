@@ -100,7 +100,7 @@ class Files {
   Files() {
     spdlog::set_level(spdlog::level::off);
     policy_.Write(R"(role { name: "r" infer: "*" } identity { name: "i" role: "r" token: "t" })");
-    auto access = Access::Create({policy_.path(), tokens_.path()}, callers_, *metrics_);
+    auto access = Access::Create({policy_.path(), tokens_.path()}, callers_, metrics_);
     Expect(access.ok(), "the first files are right", access.status().message());
     access_ = *std::move(access);
   }
@@ -109,7 +109,7 @@ class Files {
   MemoryFile tokens_;
   std::string taken_tokens_;
   Callers callers_;
-  const std::unique_ptr<Metrics> metrics_ = CreateMetrics({});
+  Metrics metrics_;
   std::unique_ptr<Access> access_;
 };
 

@@ -33,12 +33,12 @@ constexpr char kAnyPort[] = "127.0.0.1:0";
 
 class ExposerTest : public ::testing::Test {
  protected:
-  std::unique_ptr<Metrics> metrics_ = CreateMetrics({"1.2.3", ""});
+  Metrics metrics_{{"1.2.3", ""}};
 };
 
 TEST_F(ExposerTest, ServesTheMetricsOnAFreePort) {
-  metrics_->SetReady(true);
-  auto exposer = StartExposer(kAnyPort, *metrics_);
+  metrics_.SetReady(true);
+  auto exposer = StartExposer(kAnyPort, metrics_);
   ASSERT_TRUE(exposer.ok()) << exposer.status();
   EXPECT_GT((*exposer)->port(), 0);
   const std::string answer = HttpGet((*exposer)->port(), "/metrics");
@@ -51,7 +51,7 @@ TEST_F(ExposerTest, ServesTheMetricsOnAFreePort) {
 }
 
 TEST_F(ExposerTest, AnswersOtherPathsWithNotFound) {
-  auto exposer = StartExposer(kAnyPort, *metrics_);
+  auto exposer = StartExposer(kAnyPort, metrics_);
   ASSERT_TRUE(exposer.ok()) << exposer.status();
   EXPECT_THAT(HttpGet((*exposer)->port(), "/../etc/passwd"), ::testing::Not(HasSubstr("200 OK")));
   EXPECT_THAT(HttpGet((*exposer)->port(), "/other"), StartsWith("HTTP/1.1 404"));
@@ -68,7 +68,7 @@ TEST_F(ExposerTest, AsksWhoeverDecidesBeforeAnythingElse) {
     if (request.authorization->empty()) return 429;
     return *request.authorization == "Bearer right" ? 0 : 403;
   };
-  auto exposer = StartExposer(kAnyPort, *metrics_, options);
+  auto exposer = StartExposer(kAnyPort, metrics_, options);
   ASSERT_TRUE(exposer.ok()) << exposer.status();
   const int port = (*exposer)->port();
   for (const char* path : {"/metrics", "/", "/status.json", "/v2/health/live", "/other"}) {
@@ -94,16 +94,16 @@ TEST_F(ExposerTest, AsksWhoeverDecidesBeforeAnythingElse) {
 }
 
 TEST_F(ExposerTest, NamesTheAddressThatIsTaken) {
-  auto first = StartExposer(kAnyPort, *metrics_);
+  auto first = StartExposer(kAnyPort, metrics_);
   ASSERT_TRUE(first.ok()) << first.status();
   const std::string address = absl::StrCat("127.0.0.1:", (*first)->port());
-  const auto second = StartExposer(address, *metrics_);
+  const auto second = StartExposer(address, metrics_);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(second.status().message()), HasSubstr(address));
 }
 
 TEST_F(ExposerTest, CompressesForThoseWhoTakeIt) {
-  auto exposer = StartExposer(kAnyPort, *metrics_);
+  auto exposer = StartExposer(kAnyPort, metrics_);
   ASSERT_TRUE(exposer.ok()) << exposer.status();
   const std::string answer =
       HttpGet((*exposer)->port(), "/metrics", "127.0.0.1", "Accept-Encoding: gzip\r\n");
@@ -125,7 +125,7 @@ TEST_F(ExposerTest, CompressesForThoseWhoTakeIt) {
 }
 
 TEST_F(ExposerTest, TellsOfItsOwnConnections) {
-  auto exposer = StartExposer(kAnyPort, *metrics_, {std::chrono::milliseconds(20), 64});
+  auto exposer = StartExposer(kAnyPort, metrics_, {std::chrono::milliseconds(20), 64});
   ASSERT_TRUE(exposer.ok()) << exposer.status();
   HttpGet((*exposer)->port(), "/other");
   HttpPeer slow((*exposer)->port());
@@ -179,15 +179,15 @@ TEST_F(ExposerTest, PromtoolFindsNoFault) {
   if (std::system("command -v promtool >/dev/null 2>&1") != 0) {
     GTEST_SKIP() << "promtool (Debian package prometheus) is not installed";
   }
-  const auto model = metrics_->ForModel("instance_norm_64", 1);
+  const auto model = metrics_.ForModel("instance_norm_64", 1);
   StageTimes stages;
   stages[Stage::kCompute] = std::chrono::milliseconds(1);
   model->RecordStages(stages);
   model->RecordRequest(Method::kNormalize, absl::StatusCode::kOk, std::chrono::milliseconds(1));
-  metrics_->ForLane("cpu", "cpu:0").AddBusy(std::chrono::milliseconds(1));
-  const auto watch = metrics_->WatchPool("host", [] { return PoolUse{1, 2}; });
+  metrics_.ForLane("cpu", "cpu:0").AddBusy(std::chrono::milliseconds(1));
+  const auto watch = metrics_.WatchPool("host", [] { return PoolUse{1, 2}; });
 
-  auto exposer = StartExposer(kAnyPort, *metrics_);
+  auto exposer = StartExposer(kAnyPort, metrics_);
   ASSERT_TRUE(exposer.ok()) << exposer.status();
   FILE* promtool = popen("promtool check metrics 2>&1 >/dev/null", "w");
   ASSERT_NE(promtool, nullptr);

@@ -49,7 +49,7 @@ class LivePageTest : public ::testing::Test {
   LivePageTest() {
     ExposerOptions options;
     options.facts = [this] { return facts_; };
-    exposer_ = *StartExposer("127.0.0.1:0", *metrics_, options);
+    exposer_ = *StartExposer("127.0.0.1:0", metrics_, options);
   }
   std::string Ask(const std::string& method, const std::string& path) const {
     HttpPeer peer(exposer_->port());
@@ -60,7 +60,7 @@ class LivePageTest : public ::testing::Test {
     return nlohmann::json::parse(HttpBody(HttpGet(exposer_->port(), "/status.json")));
   }
 
-  std::unique_ptr<Metrics> metrics_ = CreateMetrics({"1.2.3", ""});
+  Metrics metrics_{{"1.2.3", ""}};
   ServerFacts facts_;
   std::unique_ptr<Exposer> exposer_;
 };
@@ -116,13 +116,13 @@ TEST_F(LivePageTest, TellsWhyTheServerIsNotReadyAndWhichModelsFailed) {
 
 // Every counter and gauge that is no model's, but those that change from one request to the next.
 TEST_F(LivePageTest, ShowsTheNumbersOfAScrape) {
-  metrics_->SetReady(true);
-  metrics_->SetLimits({123, 45});
-  metrics_->AddInflightBytes(17);
-  metrics_->ForLane("cpu", "cpu:0").AddBusy(std::chrono::milliseconds(1500));
-  metrics_->ForConnections(RequestPort::kGrpc).RecordRefused(ConnectionRefusal::kFull);
-  const auto watch = metrics_->WatchPool("host", [] { return PoolUse{1, 2}; });
-  metrics_->WatchSaturation([] { return 0.5; });
+  metrics_.SetReady(true);
+  metrics_.SetLimits({123, 45});
+  metrics_.AddInflightBytes(17);
+  metrics_.ForLane("cpu", "cpu:0").AddBusy(std::chrono::milliseconds(1500));
+  metrics_.ForConnections(RequestPort::kGrpc).RecordRefused(ConnectionRefusal::kFull);
+  const auto watch = metrics_.WatchPool("host", [] { return PoolUse{1, 2}; });
+  metrics_.WatchSaturation([] { return 0.5; });
   const auto scrape = ParseExposition(HttpBody(HttpGet(exposer_->port(), "/metrics")));
   ASSERT_TRUE(scrape.ok()) << scrape.status();
   const nlohmann::json metrics = Status()["metrics"];
@@ -146,22 +146,22 @@ TEST_F(LivePageTest, ShowsTheNumbersOfAScrape) {
 TEST_F(LivePageTest, CountsRefusedRequestsThatBeganNoCallWhateverTheirStatus) {
   TrafficHistory history;
   TimePoint now{};
-  history.Add(metrics_->ReadTraffic(), now);
-  metrics_->ForNoModel().RecordRejection(Rejection::kDraining);
-  ConnectionMetrics& http = metrics_->ForConnections(RequestPort::kHttp);
+  history.Add(metrics_.ReadTraffic(), now);
+  metrics_.ForNoModel().RecordRejection(Rejection::kDraining);
+  ConnectionMetrics& http = metrics_.ForConnections(RequestPort::kHttp);
   for (const int status : {404, 418, 404, 599}) http.RecordRefusedRequest(status);
-  history.Add(metrics_->ReadTraffic(), now += LivePage::kInterval);
+  history.Add(metrics_.ReadTraffic(), now += LivePage::kInterval);
   for (std::size_t i = 0; i < TrafficHistory::kMinuteIntervals; ++i) {
-    history.Add(metrics_->ReadTraffic(), now += LivePage::kInterval);
+    history.Add(metrics_.ReadTraffic(), now += LivePage::kInterval);
   }
   http.RecordRefusedRequest(404);
-  history.Add(metrics_->ReadTraffic(), now += LivePage::kInterval);
+  history.Add(metrics_.ReadTraffic(), now += LivePage::kInterval);
   const auto status = nlohmann::json::parse(MakeStatusJson({}, history.Recent(), now, {}));
   EXPECT_EQ(status["refusals"],
             nlohmann::json::parse(R"([{"reason": "draining", "minute": 0, "ten_minutes": 1},
                 {"reason": "HTTP status 404", "minute": 1, "ten_minutes": 3},
                 {"reason": "HTTP status other", "minute": 0, "ten_minutes": 2}])"));
-  const auto scrape = ParseExposition(metrics_->Scrape());
+  const auto scrape = ParseExposition(metrics_.Scrape());
   ASSERT_TRUE(scrape.ok()) << scrape.status();
   EXPECT_EQ(scrape->Value("normd_requests_refused_total", {{"status", "404"}}), 3);
   EXPECT_EQ(scrape->Value("normd_requests_refused_total", {{"status", "other"}}), 2);
@@ -355,9 +355,9 @@ TEST(TrafficHistoryTest, CountsRefusalsByReasonAlsoOfModelsThatBeginAnew) {
 
 // Every method and code: what the page counts is what a scrape counts.
 TEST(ReadTrafficTest, AgreesWithTheCountersOfEveryMethodAndCode) {
-  const std::unique_ptr<Metrics> metrics = CreateMetrics({"1.2.3", ""});
-  const auto first = metrics->ForModel("m", 1);
-  const auto second = metrics->ForModel("m", 2);
+  Metrics metrics{{"1.2.3", ""}};
+  const auto first = metrics.ForModel("m", 1);
+  const auto second = metrics.ForModel("m", 2);
   for (std::size_t method = 0; method < kMethodCount; ++method) {
     for (int code = 0; code <= 16; ++code) {
       for (const auto& model : {first, second}) {
@@ -368,7 +368,7 @@ TEST(ReadTrafficTest, AgreesWithTheCountersOfEveryMethodAndCode) {
   }
   first->RecordRejection(Rejection::kQueueFull);
   first->AddQueued(3);
-  const Traffic traffic = metrics->ReadTraffic();
+  const Traffic traffic = metrics.ReadTraffic();
   ASSERT_EQ(traffic.models.size(), 3u) << "the model, no model and the others";
   const ModelTraffic& model = traffic.models[0];
   EXPECT_EQ(model.model, "m");

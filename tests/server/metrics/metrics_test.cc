@@ -21,8 +21,8 @@ using ::testing::Optional;
 
 class MetricsTest : public ::testing::Test {
  protected:
-  Exposition Scrape() const {
-    absl::StatusOr<Exposition> parsed = ParseExposition(metrics_->Scrape());
+  Exposition Scrape() {
+    absl::StatusOr<Exposition> parsed = ParseExposition(metrics_.Scrape());
     EXPECT_TRUE(parsed.ok()) << parsed.status();
     return parsed.ok() ? *std::move(parsed) : Exposition();
   }
@@ -33,22 +33,22 @@ class MetricsTest : public ::testing::Test {
     return total;
   }
 
-  std::unique_ptr<Metrics> metrics_ = CreateMetrics({"1.2.3", "13.0"});
+  Metrics metrics_{{"1.2.3", "13.0"}};
 };
 
 TEST_F(MetricsTest, ExposesEveryFamilyOnceItIsInUse) {
-  const auto model = metrics_->ForModel("m", 1);
+  const auto model = metrics_.ForModel("m", 1);
   model->RecordRequest(Method::kNormalize, absl::StatusCode::kOk, milliseconds(1));
   StageTimes stages;
   stages[Stage::kCompute] = milliseconds(1);
   model->RecordStages(stages);
   model->RecordBatch(1, 64);
   model->RecordLoad(milliseconds(1));
-  metrics_->ForLane("cpu", "cpu:0").AddBusy(milliseconds(1));
-  metrics_->SetDevice("cpu", "8 threads");
-  metrics_->ForConnections(RequestPort::kGrpc);
-  metrics_->ForConnections(RequestPort::kHttp);
-  const auto watch = metrics_->WatchPool("host", [] { return PoolUse{1, 2}; });
+  metrics_.ForLane("cpu", "cpu:0").AddBusy(milliseconds(1));
+  metrics_.SetDevice("cpu", "8 threads");
+  metrics_.ForConnections(RequestPort::kGrpc);
+  metrics_.ForConnections(RequestPort::kHttp);
+  const auto watch = metrics_.WatchPool("host", [] { return PoolUse{1, 2}; });
 
   const std::map<std::string, std::string> wanted = {
       {"normd_requests_total", "counter"},
@@ -96,15 +96,15 @@ TEST_F(MetricsTest, ExposesEveryFamilyOnceItIsInUse) {
 }
 
 TEST_F(MetricsTest, CountsRequestsByModelVersionMethodAndCode) {
-  const auto first = metrics_->ForModel("m", 1);
-  const auto second = metrics_->ForModel("m", 2);
+  const auto first = metrics_.ForModel("m", 1);
+  const auto second = metrics_.ForModel("m", 2);
   first->RecordRequest(Method::kNormalize, absl::StatusCode::kOk, milliseconds(1));
   first->RecordRequest(Method::kNormalize, absl::StatusCode::kOk, milliseconds(2));
   first->RecordRequest(Method::kNormalize, absl::StatusCode::kInvalidArgument, milliseconds(3));
   second->RecordRequest(Method::kNormalize, absl::StatusCode::kOk, milliseconds(4));
-  metrics_->ForNoModel().RecordRequest(Method::kNormalize, absl::StatusCode::kNotFound,
-                                       milliseconds(5));
-  metrics_->ForNoModel().RecordRequest(Method::kListModels, absl::StatusCode::kOk, milliseconds(6));
+  metrics_.ForNoModel().RecordRequest(Method::kNormalize, absl::StatusCode::kNotFound,
+                                      milliseconds(5));
+  metrics_.ForNoModel().RecordRequest(Method::kListModels, absl::StatusCode::kOk, milliseconds(6));
 
   const Exposition scrape = Scrape();
   const auto requests = [&scrape](const char* model, const char* version, const char* method,
@@ -122,10 +122,10 @@ TEST_F(MetricsTest, CountsRequestsByModelVersionMethodAndCode) {
 }
 
 TEST_F(MetricsTest, VersionsOfAModelShareTheirDurations) {
-  metrics_->ForModel("m", 1)->RecordRequest(Method::kNormalize, absl::StatusCode::kOk,
-                                            milliseconds(1));
-  metrics_->ForModel("m", 2)->RecordRequest(Method::kNormalize, absl::StatusCode::kInternal,
-                                            milliseconds(30));
+  metrics_.ForModel("m", 1)->RecordRequest(Method::kNormalize, absl::StatusCode::kOk,
+                                           milliseconds(1));
+  metrics_.ForModel("m", 2)->RecordRequest(Method::kNormalize, absl::StatusCode::kInternal,
+                                           milliseconds(30));
   const Exposition scrape = Scrape();
   const Labels labels = {{"model", "m"}, {"method", "Normalize"}};
   EXPECT_THAT(scrape.Value("normd_request_duration_seconds_count", labels), Optional(2));
@@ -134,7 +134,7 @@ TEST_F(MetricsTest, VersionsOfAModelShareTheirDurations) {
 }
 
 TEST_F(MetricsTest, BucketsAreCumulativeAndEndAtInfinity) {
-  const auto model = metrics_->ForModel("m", 1);
+  const auto model = metrics_.ForModel("m", 1);
   for (const Duration duration : {Duration(microseconds(10)), Duration(microseconds(11)),
                                   Duration(milliseconds(1)), Duration(std::chrono::seconds(11))}) {
     model->RecordRequest(Method::kNormalize, absl::StatusCode::kOk, duration);
@@ -153,7 +153,7 @@ TEST_F(MetricsTest, BucketsAreCumulativeAndEndAtInfinity) {
 }
 
 TEST_F(MetricsTest, BoundsReadAsTheyWereChosen) {
-  const auto model = metrics_->ForModel("m", 1);
+  const auto model = metrics_.ForModel("m", 1);
   model->RecordBatch(1, 1);
   model->RecordRequest(Method::kNormalize, absl::StatusCode::kOk, milliseconds(1));
   model->RecordLoad(milliseconds(1));
@@ -169,7 +169,7 @@ TEST_F(MetricsTest, LeavesOutStagesThatNeverHappened) {
   StageTimes stages;
   stages[Stage::kDecode] = microseconds(5);
   stages[Stage::kCompute] = milliseconds(2);
-  metrics_->ForModel("m", 1)->RecordStages(stages);
+  metrics_.ForModel("m", 1)->RecordStages(stages);
   const Exposition scrape = Scrape();
   const auto count = [&scrape](const char* stage) {
     return scrape.Value("normd_stage_duration_seconds_count", {{"model", "m"}, {"stage", stage}});
@@ -182,7 +182,7 @@ TEST_F(MetricsTest, LeavesOutStagesThatNeverHappened) {
 }
 
 TEST_F(MetricsTest, RecordsBatchesQueueRejectionsAndLoads) {
-  const auto model = metrics_->ForModel("m", 1);
+  const auto model = metrics_.ForModel("m", 1);
   model->RecordBatch(3, 4096);
   model->AddQueued(5);
   model->AddQueued(-2);
@@ -211,11 +211,11 @@ TEST_F(MetricsTest, RecordsBatchesQueueRejectionsAndLoads) {
 }
 
 TEST_F(MetricsTest, RecordsTheServersOwnSeries) {
-  metrics_->AddInflightBytes(1000);
-  metrics_->AddInflightBytes(-400);
-  metrics_->AddPayload(10, 0);
-  metrics_->AddPayload(5, 20);
-  metrics_->ForLane("cuda:1", "cuda:1/2").AddBusy(milliseconds(1500));
+  metrics_.AddInflightBytes(1000);
+  metrics_.AddInflightBytes(-400);
+  metrics_.AddPayload(10, 0);
+  metrics_.AddPayload(5, 20);
+  metrics_.ForLane("cuda:1", "cuda:1/2").AddBusy(milliseconds(1500));
   Exposition scrape = Scrape();
   EXPECT_THAT(scrape.Value("normd_inflight_bytes"), Optional(600));
   EXPECT_THAT(scrape.Value("normd_payload_bytes_total", {{"direction", "in"}}), Optional(15));
@@ -226,14 +226,14 @@ TEST_F(MetricsTest, RecordsTheServersOwnSeries) {
   EXPECT_THAT(scrape.Value("normd_build_info", {{"version", "1.2.3"}, {"cuda", "13.0"}}),
               Optional(1));
   EXPECT_THAT(scrape.Value("normd_ready"), Optional(0));
-  metrics_->SetReady(true);
+  metrics_.SetReady(true);
   EXPECT_THAT(Scrape().Value("normd_ready"), Optional(1));
 }
 
 TEST_F(MetricsTest, CountsWorkingAndRetiredLanesOfEachDevice) {
-  metrics_->ForLane("cuda:0", "0");
-  LaneMetrics& second = metrics_->ForLane("cuda:0", "1");
-  metrics_->ForLane("cuda:1", "0");
+  metrics_.ForLane("cuda:0", "0");
+  LaneMetrics& second = metrics_.ForLane("cuda:0", "1");
+  metrics_.ForLane("cuda:1", "0");
   second.RecordRetired();
   second.RecordRetired();
   const Exposition scrape = Scrape();
@@ -247,9 +247,9 @@ TEST_F(MetricsTest, CountsWorkingAndRetiredLanesOfEachDevice) {
 }
 
 TEST_F(MetricsTest, AddsUpWhatTheLanesOfADeviceCopied) {
-  metrics_->ForLane("cuda:0", "0").AddCopied(100, 80);
-  metrics_->ForLane("cuda:0", "1").AddCopied(20, 10);
-  metrics_->ForLane("cpu", "cpu:0");
+  metrics_.ForLane("cuda:0", "0").AddCopied(100, 80);
+  metrics_.ForLane("cuda:0", "1").AddCopied(20, 10);
+  metrics_.ForLane("cpu", "cpu:0");
   const Exposition scrape = Scrape();
   const auto copied = [&scrape](const char* device, const char* direction) {
     return scrape.Value("normd_device_copied_bytes_total",
@@ -261,9 +261,9 @@ TEST_F(MetricsTest, AddsUpWhatTheLanesOfADeviceCopied) {
 }
 
 TEST_F(MetricsTest, ShowsDevicesAndLimits) {
-  metrics_->SetDevice("cuda:0", "an older name");
-  metrics_->SetDevice("cuda:0", "H200, 139.8 GiB");
-  metrics_->SetLimits({1 << 30, 1024});
+  metrics_.SetDevice("cuda:0", "an older name");
+  metrics_.SetDevice("cuda:0", "H200, 139.8 GiB");
+  metrics_.SetLimits({1 << 30, 1024});
   const Exposition scrape = Scrape();
   EXPECT_EQ(scrape.Count("normd_device_info"), 1);
   EXPECT_THAT(
@@ -274,17 +274,17 @@ TEST_F(MetricsTest, ShowsDevicesAndLimits) {
 }
 
 TEST_F(MetricsTest, HandlesGoOnWhereTheyWereWhenAVersionIsLoadedAgain) {
-  const auto before = metrics_->ForModel("m", 1);
+  const auto before = metrics_.ForModel("m", 1);
   before->RecordRequest(Method::kNormalize, absl::StatusCode::kOk, milliseconds(1));
-  const auto after = metrics_->ForModel("m", 1);
+  const auto after = metrics_.ForModel("m", 1);
   EXPECT_EQ(before, after);
-  EXPECT_EQ(&metrics_->ForNoModel(), &metrics_->ForNoModel());
-  EXPECT_EQ(&metrics_->ForLane("cpu", "cpu:0"), &metrics_->ForLane("cpu", "cpu:0"));
+  EXPECT_EQ(&metrics_.ForNoModel(), &metrics_.ForNoModel());
+  EXPECT_EQ(&metrics_.ForLane("cpu", "cpu:0"), &metrics_.ForLane("cpu", "cpu:0"));
 }
 
 TEST_F(MetricsTest, EscapesLabelValues) {
   const std::string hostile = "a\"b\\c\nd{e=\"f\"} 1";
-  metrics_->ForLane(hostile, "cpu:0").AddBusy(milliseconds(1));
+  metrics_.ForLane(hostile, "cpu:0").AddBusy(milliseconds(1));
   EXPECT_THAT(
       Scrape().Value("normd_lane_busy_seconds_total", {{"device", hostile}, {"lane", "cpu:0"}}),
       Optional(0.001));
@@ -292,11 +292,11 @@ TEST_F(MetricsTest, EscapesLabelValues) {
 
 TEST_F(MetricsTest, ReadsAPoolUntilItsHandleIsGone) {
   int reads = 0;
-  auto first = metrics_->WatchPool("host", [&reads] {
+  auto first = metrics_.WatchPool("host", [&reads] {
     ++reads;
     return PoolUse{100, 20};
   });
-  auto second = metrics_->WatchPool("host", [] { return PoolUse{1, 2}; });
+  auto second = metrics_.WatchPool("host", [] { return PoolUse{1, 2}; });
   const Labels used = {{"pool", "host"}, {"state", "used"}};
   const Labels free = {{"pool", "host"}, {"state", "free"}};
   Exposition scrape = Scrape();
@@ -316,22 +316,22 @@ TEST_F(MetricsTest, MissesNothingThatManyThreadsRecordDuringScrapes) {
   constexpr int kThreads = 6;
   constexpr int kRounds = 2000;
   // Else the first version's series would go when the last of its threads has ended.
-  const std::vector<std::shared_ptr<ModelMetrics>> loaded = {metrics_->ForModel("m", 1),
-                                                             metrics_->ForModel("m", 2)};
+  const std::vector<std::shared_ptr<ModelMetrics>> loaded = {metrics_.ForModel("m", 1),
+                                                             metrics_.ForModel("m", 2)};
   std::vector<std::thread> threads;
   threads.reserve(kThreads);
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([this, t] {
-      const auto model = metrics_->ForModel("m", 1 + t % 2);
-      LaneMetrics& lane = metrics_->ForLane("cpu", "cpu:0");
+      const auto model = metrics_.ForModel("m", 1 + t % 2);
+      LaneMetrics& lane = metrics_.ForLane("cpu", "cpu:0");
       for (int i = 0; i < kRounds; ++i) {
         model->AddQueued(1);
-        metrics_->AddInflightBytes(64);
+        metrics_.AddInflightBytes(64);
         model->RecordRequest(Method::kNormalize, absl::StatusCode::kOk, microseconds(i));
         model->RecordBatch(1 + i % 8, 64);
         lane.AddBusy(microseconds(1));
-        metrics_->AddPayload(64, 64);
-        metrics_->AddInflightBytes(-64);
+        metrics_.AddPayload(64, 64);
+        metrics_.AddInflightBytes(-64);
         model->AddQueued(-1);
       }
     });
@@ -361,11 +361,11 @@ TEST_F(MetricsTest, MissesNothingThatManyThreadsRecordDuringScrapes) {
 }
 
 TEST_F(MetricsTest, TheRepositoryIsCountedByStateAndResult) {
-  RepositoryMetrics& repository = metrics_->ForRepository();
+  RepositoryMetrics& repository = metrics_.ForRepository();
   repository.SetVersions({5, 2});
   for (int i = 0; i < 3; ++i) repository.RecordLoadFailure();
   for (const bool complete : {true, false, true}) repository.RecordPoll(complete);
-  const std::string text = metrics_->Scrape();
+  const std::string text = metrics_.Scrape();
   for (const char* line :
        {"normd_model_versions{state=\"loaded\"} 5\n", "normd_model_versions{state=\"failed\"} 2\n",
         "normd_model_load_failures_total 3\n",
@@ -376,8 +376,8 @@ TEST_F(MetricsTest, TheRepositoryIsCountedByStateAndResult) {
 }
 
 TEST_F(MetricsTest, ReloadsOfAPolicyAreCountedWhereThereIsOne) {
-  EXPECT_THAT(metrics_->Scrape(), ::testing::Not(::testing::HasSubstr("normd_policy_reloads")));
-  PolicyMetrics& policy = metrics_->ForPolicy();
+  EXPECT_THAT(metrics_.Scrape(), ::testing::Not(::testing::HasSubstr("normd_policy_reloads")));
+  PolicyMetrics& policy = metrics_.ForPolicy();
   EXPECT_EQ(*Scrape().Value("normd_policy_reloads_total", {{"result", "taken"}}), 0);
   for (const bool taken : {true, false, true}) policy.RecordReload(taken);
   EXPECT_EQ(*Scrape().Value("normd_policy_reloads_total", {{"result", "taken"}}), 2);
@@ -386,14 +386,14 @@ TEST_F(MetricsTest, ReloadsOfAPolicyAreCountedWhereThereIsOne) {
 
 TEST_F(MetricsTest, SaturationIsReadAtEachScrape) {
   double ratio = 0.25;
-  metrics_->WatchSaturation([&ratio] { return ratio; });
+  metrics_.WatchSaturation([&ratio] { return ratio; });
   EXPECT_EQ(*Scrape().Value("normd_saturation_ratio"), 0.25);
   ratio = 1;
   EXPECT_EQ(*Scrape().Value("normd_saturation_ratio"), 1);
 }
 
 TEST_F(MetricsTest, RegionsAreCountedByKindReasonAndDirection) {
-  RegionMetrics& regions = metrics_->ForRegions();
+  RegionMetrics& regions = metrics_.ForRegions();
   regions.AddMapped(RegionPlane::kNamed, 2, 8192);
   regions.AddMapped(RegionPlane::kDescriptor, 1, 4096);
   regions.AddMapped(RegionPlane::kNamed, -1, -4096);
@@ -407,7 +407,7 @@ TEST_F(MetricsTest, RegionsAreCountedByKindReasonAndDirection) {
   regions.RecordBroken();
   regions.AddTensors(RegionMemory::kHost, 64, 32);
   regions.AddTensors(RegionMemory::kDevice, 16, 8);
-  const std::string text = metrics_->Scrape();
+  const std::string text = metrics_.Scrape();
   for (const char* line :
        {"normd_shared_regions{kind=\"named\"} 1\n",
         "normd_shared_region_bytes{kind=\"named\"} 4096\n",

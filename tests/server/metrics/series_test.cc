@@ -58,7 +58,11 @@ class SeriesTest : public ::testing::Test {
     return count;
   }
 
-  std::unique_ptr<Metrics> metrics_ = CreateMetrics({"1.2.3", ""}, {kMaxSeries});
+  static std::unique_ptr<Metrics> MakeMetrics(std::int64_t max_model_series) {
+    return std::make_unique<Metrics>(BuildInfo{}, MetricsOptions{max_model_series});
+  }
+
+  std::unique_ptr<Metrics> metrics_ = MakeMetrics(kMaxSeries);
 };
 
 TEST_F(SeriesTest, AModelThatWasNeverAskedHasOnlyItsLoad) {
@@ -165,7 +169,7 @@ TEST_F(SeriesTest, ModelsBeyondTheLimitCountTogether) {
 }
 
 TEST_F(SeriesTest, LimitOfNoneCountsEveryModelTogether) {
-  metrics_ = CreateMetrics({"1.2.3", ""}, {0});
+  metrics_ = MakeMetrics(0);
   const Handle model = metrics_->ForModel("m", 1);
   Ask(model);
   EXPECT_THAT(Requests(Scrape(), "_other", ""), Optional(1));
@@ -214,7 +218,7 @@ TEST_F(SeriesTest, AModelThatWasNeverAskedTakesLittleMemory) {
 #ifdef NORMD_SANITIZED
   GTEST_SKIP() << "mallinfo2 does not know a sanitizer's memory";
 #endif
-  metrics_ = CreateMetrics({"1.2.3", ""}, {10'000});
+  metrics_ = MakeMetrics(10'000);
   std::vector<Handle> models;
   models.reserve(10'000);
   const std::size_t before = mallinfo2().uordblks;

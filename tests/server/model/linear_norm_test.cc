@@ -12,9 +12,8 @@
 
 #include "operations/kernel_program.h"
 #include "operations/operation.h"
-#include "server/model/config.h"
 #include "server/model/model.h"
-#include "tests/server/model/zero_parameter.h"
+#include "tests/server/model/model_fixture.h"
 
 namespace normd::testing {
 namespace {
@@ -27,23 +26,11 @@ constexpr char kTwoInputs[] =
     "linear_norm { in_features: 3 out_features: 5 epilogue { add: true multiply: true } }";
 constexpr char kPlain[] = "linear_norm { in_features: 3 out_features: 5 bias: false }";
 
-class LinearModelTest : public ::testing::Test {
+class LinearModelTest : public ModelFixture {
  protected:
-  absl::StatusOr<std::shared_ptr<Model>> Create(const std::string& config,
-                                                std::vector<Parameter> parameters) {
-    absl::StatusOr<v1::ModelConfig> parsed = ParseModelConfig(config);
-    if (!parsed.ok()) return parsed.status();
-    return Model::Create("m", 1, *std::move(parsed), std::move(parameters),
-                         metrics_->ForModel("m", 1));
-  }
   std::shared_ptr<Model> Layer() {
     return *Create(kTwoInputs, {ZeroParameter("linear.weight", {5, 3}, DType::kBFloat16),
                                 ZeroParameter("linear.bias", {5})});
-  }
-  std::string CreateError(const std::string& config, std::vector<Parameter> parameters) {
-    const absl::Status status = Create(config, std::move(parameters)).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    return std::string(status.message());
   }
   static TensorType Type(const std::vector<std::int64_t>& dims, DType dtype = DType::kFloat32) {
     return {dtype, *Shape::Create(dims)};
@@ -58,8 +45,6 @@ class LinearModelTest : public ::testing::Test {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   }
-
-  std::unique_ptr<Metrics> metrics_ = CreateMetrics({});
 };
 
 TEST_F(LinearModelTest, KnowsItsLayerInputsAndParameters) {

@@ -10,8 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "server/model/config.h"
-#include "tests/server/model/zero_parameter.h"
+#include "tests/server/model/model_fixture.h"
 #include "wire/tensor_message.h"
 
 namespace normd::testing {
@@ -20,27 +19,13 @@ namespace {
 using norm::DType;
 using ::testing::HasSubstr;
 
-class ModelTest : public ::testing::Test {
+class ModelTest : public ModelFixture {
  protected:
-  absl::StatusOr<std::shared_ptr<Model>> Create(const std::string& config,
-                                                std::vector<Parameter> parameters) {
-    absl::StatusOr<v1::ModelConfig> parsed = ParseModelConfig(config);
-    if (!parsed.ok()) return parsed.status();
-    return Model::Create("m", 3, *std::move(parsed), std::move(parameters),
-                         metrics_->ForModel("m", 3));
-  }
   std::shared_ptr<Model> MustCreate(const std::string& config, std::vector<Parameter> parameters) {
     auto model = Create(config, std::move(parameters));
     EXPECT_TRUE(model.ok()) << model.status();
     return model.ok() ? *model : nullptr;
   }
-  std::string CreateError(const std::string& config, std::vector<Parameter> parameters) {
-    const absl::Status status = Create(config, std::move(parameters)).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    return std::string(status.message());
-  }
-
-  std::unique_ptr<Metrics> metrics_ = CreateMetrics({});
 };
 
 TEST_F(ModelTest, KnowsWhatItWasMadeOf) {
@@ -51,7 +36,7 @@ TEST_F(ModelTest, KnowsWhatItWasMadeOf) {
   EXPECT_EQ(model->version(), 3);
   EXPECT_EQ(model->config().group_norm().groups(), 2);
   ASSERT_EQ(model->parameters().size(), 2u);
-  EXPECT_EQ(&model->metrics(), metrics_->ForModel("m", 3).get());
+  EXPECT_EQ(&model->metrics(), metrics_.ForModel("m", 3).get());
   EXPECT_EQ(model->backend_state(), nullptr);
   const auto& program = std::get<NormProgram>(model->program());
   const norm::NormParams& params = program.params;
@@ -67,75 +52,6 @@ TEST_F(ModelTest, KnowsWhatItWasMadeOf) {
   EXPECT_EQ(spec.activation, norm::Activation::kSilu);
 }
 
-TEST_F(ModelTest, SpecAndParametersAreWhatTheKernelsAccept) {
-  const auto weight = ZeroParameter("weight", {4});
-  const auto bias = ZeroParameter("bias", {4});
-  const auto mean = ZeroParameter("running_mean", {4});
-  const auto var = ZeroParameter("running_var", {4});
-  const std::pair<const char*, std::vector<Parameter>> cases[] = {
-      {"instance_norm { channels: 4 }", {}},
-      {"instance_norm { channels: 4 affine: true }", {weight, bias}},
-      {"instance_norm { channels: 4 use_running_stats: true }", {mean, var}},
-      {"instance_norm { channels: 4 affine: true use_running_stats: true }",
-       {var, bias, mean, weight}},
-      {"group_norm { channels: 4 groups: 2 }", {weight, bias}},
-      {"group_norm { channels: 4 groups: 2 }", {weight}},
-      {"group_norm { channels: 4 groups: 2 }", {bias}},
-      {"instance_norm { channels: 4 affine: true }", {bias}},
-      {"batch_norm { channels: 4 }", {weight, mean, var}},
-      {"layer_norm { normalized_shape: 4 }", {bias}},
-      {"group_norm { channels: 4 groups: 2 affine: false }", {}},
-      {"layer_norm { normalized_shape: 4 }", {weight}},
-      {"layer_norm { normalized_shape: 4 }", {weight, bias}},
-      {"layer_norm { normalized_shape: 4 affine: false }", {}},
-      {"rms_norm { normalized_shape: 4 }", {weight}},
-      {"rms_norm { normalized_shape: 4 affine: false }", {}},
-      {"add_rms_norm { normalized_shape: 4 }", {weight}},
-      {"add_rms_norm { normalized_shape: 4 affine: false }", {}},
-      {"batch_norm { channels: 4 }", {weight, bias, mean, var}},
-      {"batch_norm { channels: 4 affine: false }", {mean, var}}};
-  for (const auto& [config, parameters] : cases) {
-    const auto model = MustCreate(config, parameters);
-    ASSERT_NE(model, nullptr) << config;
-    for (const DType dtype :
-         {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
-      const auto& program = std::get<NormProgram>(model->program());
-      const norm::Status status = norm::ValidateSpec(program.Spec(dtype), program.params);
-      EXPECT_TRUE(status.ok()) << config << ": " << status.message();
-    }
-  }
-}
-
-TEST_F(ModelTest, RefusesAConfigThatIsWrong) {
-  EXPECT_THAT(CreateError("instance_norm {}", {}), HasSubstr("instance_norm.channels"));
-}
-
-TEST_F(ModelTest, NamesTheParameterWhoseShapeIsWrong) {
-  const auto bias = ZeroParameter("bias", {4});
-  EXPECT_EQ(
-      CreateError("group_norm { channels: 4 groups: 2 }", {ZeroParameter("weight", {5}), bias}),
-      "parameter weight: shape [5], wanted [4]");
-  EXPECT_EQ(
-      CreateError("group_norm { channels: 4 groups: 2 }", {ZeroParameter("weight", {4, 1}), bias}),
-      "parameter weight: shape [4, 1], wanted [4]");
-  EXPECT_EQ(CreateError("layer_norm { normalized_shape: [2, 2] }", {ZeroParameter("weight", {4})}),
-            "parameter weight: shape [4], wanted [2, 2]");
-  EXPECT_EQ(CreateError("layer_norm { normalized_shape: 4 }",
-                        {ZeroParameter("weight", {4}), ZeroParameter("bias", {})}),
-            "parameter bias: shape [], wanted [4]");
-}
-
-TEST_F(ModelTest, RefusesATorchParameterThatTheOperationDoesNotUse) {
-  const auto weight = ZeroParameter("weight", {4});
-  EXPECT_EQ(CreateError("instance_norm { channels: 4 }", {weight}),
-            "parameter weight: present, but the config does not use it, wanted no parameters");
-  EXPECT_EQ(CreateError("rms_norm { normalized_shape: 4 }", {weight, ZeroParameter("bias", {4})}),
-            "parameter bias: present, but the config does not use it, wanted weight");
-  EXPECT_EQ(CreateError("group_norm { channels: 4 groups: 2 }",
-                        {weight, ZeroParameter("bias", {4}), ZeroParameter("running_mean", {4})}),
-            "parameter running_mean: present, but the config does not use it, wanted weight, bias");
-}
-
 TEST_F(ModelTest, RmsNormWithoutEpsTakesTheMachineEpsilonOfTheRequest) {
   const auto model = MustCreate("rms_norm { normalized_shape: 4 affine: false }", {});
   EXPECT_EQ(std::get<NormProgram>(model->program()).Spec(DType::kFloat64).eps, 0x1p-52);
@@ -143,24 +59,6 @@ TEST_F(ModelTest, RmsNormWithoutEpsTakesTheMachineEpsilonOfTheRequest) {
     EXPECT_EQ(std::get<NormProgram>(model->program()).Spec(dtype).eps, 0x1p-23);
     EXPECT_EQ(std::get<NormProgram>(model->program()).Spec(dtype).dtype, dtype);
   }
-}
-
-TEST_F(ModelTest, FindsParametersUnderTheNamesThatTheConfigGives) {
-  const auto model = MustCreate(
-      "layer_norm { normalized_shape: 4 } parameter_prefix: \"block.\" "
-      "parameter_names { key: \"bias\" value: \"shift\" }",
-      {ZeroParameter("block.shift", {4}, DType::kFloat16), ZeroParameter("block.weight", {4})});
-  ASSERT_EQ(model->parameters().size(), 2u);
-  EXPECT_EQ(std::get<NormProgram>(model->program()).params.beta.dtype, DType::kFloat16);
-  EXPECT_EQ(std::get<NormProgram>(model->program()).params.gamma.dtype, DType::kFloat32);
-}
-
-TEST_F(ModelTest, LeavesOutParametersOfOtherNames) {
-  const auto model = MustCreate("rms_norm { normalized_shape: 4 }",
-                                {ZeroParameter("extra", {1000}), ZeroParameter("weight", {4})});
-  ASSERT_EQ(model->parameters().size(), 1u);
-  EXPECT_EQ(std::get<NormProgram>(model->program()).params.gamma.data,
-            model->parameters()[0].data.get());
 }
 
 TEST_F(ModelTest, RefusesAParameterThatComesTwice) {

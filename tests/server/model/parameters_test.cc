@@ -117,6 +117,11 @@ TEST(MatchParametersTest, PassesOverWhatNobodyAskedForOfEveryType) {
 
 TEST(MatchParametersTest, RefusesAParameterOfAnotherShapeOrType) {
   EXPECT_EQ(Error(kRms, {Entry("weight", {5})}), "parameter weight: shape [5], wanted [4]");
+  EXPECT_EQ(Error(kRms, {Entry("weight", {4, 1})}), "parameter weight: shape [4, 1], wanted [4]");
+  EXPECT_EQ(Error("layer_norm { normalized_shape: [2, 2] }", Entries({"weight"})),
+            "parameter weight: shape [4], wanted [2, 2]");
+  EXPECT_EQ(Error(kLayer, {Entry("weight"), Entry("bias", {})}),
+            "parameter bias: shape [], wanted [4]");
   EXPECT_EQ(Error(kRms, {Entry("weight", {4}, "I32")}),
             "parameter weight: dtype I32, wanted F32, F64, F16 or BF16");
   EXPECT_EQ(Error(std::string(kRms) + " parameter_prefix: \"n.\"", {Entry("n.weight", {5})}),
@@ -171,6 +176,9 @@ TEST(MatchParametersTest, RefusesAFileOfWhichOnlyAPartWouldBeUsed) {
   EXPECT_THAT(Error(kInstance, Entries({"weight", "bias"})),
               HasSubstr("parameter weight: present, but the config does not use it, wanted no "
                         "parameters"));
+  EXPECT_THAT(Error(kGroup, Entries({"weight", "bias", "running_mean"})),
+              HasSubstr("parameter running_mean: present, but the config does not use it, wanted "
+                        "weight, bias"));
   EXPECT_THAT(Error(kInstance, Entries({"encoder.norm1.weight"})),
               HasSubstr("tensor encoder.norm1.weight F32 [4]: looks like a parameter of this "
                         "operation and would not be used; set affine: true and parameter_prefix: "

@@ -62,7 +62,7 @@ class ModelRegistryTest : public ::testing::Test {
         changes_.emplace_back(name, loaded);
         if (on_change_) on_change_();
       };
-      registry_ = std::make_unique<ModelRegistry>(options, backend_, *metrics_, clock_);
+      registry_ = std::make_unique<ModelRegistry>(options, backend_, metrics_, clock_);
     }
     return *registry_;
   }
@@ -84,7 +84,7 @@ class ModelRegistryTest : public ::testing::Test {
   testing::TempDir dir_;
   FakeBackend backend_;
   FakeClock clock_;
-  std::unique_ptr<Metrics> metrics_ = CreateMetrics({});
+  Metrics metrics_;
   std::vector<std::pair<std::string, bool>> changes_;
   std::function<void()> on_change_;
   std::unique_ptr<ModelRegistry> registry_;

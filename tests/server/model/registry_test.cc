@@ -123,7 +123,7 @@ TEST_F(ModelRegistryTest, LoadAllSaysThatTheRootIsNoFolder) {
   for (const std::string& root : {dir_.path() + "/none", dir_.Write("file", "")}) {
     RegistryOptions options;
     options.roots = {root};
-    ModelRegistry registry(options, backend_, *metrics_, clock_);
+    ModelRegistry registry(options, backend_, metrics_, clock_);
     const absl::Status status = registry.LoadAll();
     EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(root));
@@ -199,7 +199,7 @@ TEST_F(ModelRegistryTest, LoadingWhatTheRepositoryDoesNotHoldLeavesNoRecord) {
   const absl::Status status = registry().Load("m", 5).status();
   EXPECT_EQ(status, absl::NotFoundError("model m, version 5: the repository holds versions 1"));
   EXPECT_THAT(Known(), IsEmpty());
-  EXPECT_THAT(metrics_->Scrape(), Not(HasSubstr("model=\"other\"")));
+  EXPECT_THAT(metrics_.Scrape(), Not(HasSubstr("model=\"other\"")));
 }
 
 TEST_F(ModelRegistryTest, LoadsNoMoreThanMayBe) {
@@ -371,7 +371,7 @@ TEST_F(ModelRegistryTest, MeasuresTheLoad) {
   const auto status = registry().Load("m", 0);
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_EQ(status->load_time, milliseconds(250));
-  EXPECT_THAT(metrics_->Scrape(),
+  EXPECT_THAT(metrics_.Scrape(),
               HasSubstr("normd_model_load_duration_seconds_sum{model=\"m\"} 0.25\n"));
 }
 

@@ -44,7 +44,7 @@ class RepositoryPollTest : public ModelRegistryTest {
   // The server has started.
   void Start() {
     ASSERT_TRUE(registry().LoadAll().ok());
-    poll_ = std::make_unique<RepositoryPoll>(registry(), *metrics_, clock_);
+    poll_ = std::make_unique<RepositoryPoll>(registry(), metrics_, clock_);
     poll_->Look();
   }
   void Look(int times = 1) {
@@ -61,7 +61,7 @@ class RepositoryPollTest : public ModelRegistryTest {
     return model.ok() ? FirstWeight(**model) : -1;
   }
   double Metric(const std::string& series) {
-    const std::string scrape = metrics_->Scrape();
+    const std::string scrape = metrics_.Scrape();
     for (const absl::string_view line : absl::StrSplit(scrape, '\n')) {
       if (absl::StartsWith(line, series + " ")) {
         return std::stod(std::string(line.substr(series.size() + 1)));

@@ -294,12 +294,12 @@ TEST_F(RepositoryPollTest, TwoFoldersAreOneRepository) {
   const TempDir second;
   RegistryOptions options;
   options.roots = {dir_.path(), second.path()};
-  ModelRegistry both(options, backend_, *metrics_, clock_);
+  ModelRegistry both(options, backend_, metrics_, clock_);
   WriteModel("a", 1, 1);
   second.Write("b/config.textproto", kConfig);
   second.Write("b/1/params.safetensors", Weights(2));
   ASSERT_TRUE(both.LoadAll().ok());
-  RepositoryPoll poll(both, *metrics_, clock_);
+  RepositoryPoll poll(both, metrics_, clock_);
   poll.Look();
   EXPECT_EQ(FirstWeight(**both.Find("a", 0)), 1);
   EXPECT_EQ(FirstWeight(**both.Find("b", 0)), 2);
@@ -318,7 +318,7 @@ TEST_F(RepositoryPollTest, TwoFoldersAreOneRepository) {
               HasSubstr(absl::StrCat("model b: it lies in \"", dir_.path(), "\" and in \"",
                                      second.path(), "\", wanted one folder")));
   EXPECT_EQ(log.lines().size(), 2u);  // That, and the load's.
-  ModelRegistry fresh(options, backend_, *metrics_, clock_);
+  ModelRegistry fresh(options, backend_, metrics_, clock_);
   const absl::Status start = fresh.LoadAll();
   EXPECT_EQ(start.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(start.message()), HasSubstr(dir_.path()));
@@ -366,7 +366,7 @@ TEST_F(RepositoryPollTest, NoRequestWithoutAVersionFailsWhileVersionsComeAndGo) 
 TEST_F(RepositoryPollTest, TheThreadLooksAndEnds) {
   WriteModel("m", 1, 1);
   ASSERT_TRUE(registry().LoadAll().ok());
-  poll_ = std::make_unique<RepositoryPoll>(registry(), *metrics_, clock_);
+  poll_ = std::make_unique<RepositoryPoll>(registry(), metrics_, clock_);
   poll_->Watch(std::chrono::milliseconds(1));
   WriteModel("m", 2, 2);
   WaitUntil([&] { return Served() == 2; });

@@ -50,7 +50,7 @@ TEST_F(ConnectionCloseTest, ClosesConnectionsOfEveryStageAndWaitsForTheirOwners)
     taken->socket.Reset();
   }
   closing.join();
-  EXPECT_EQ(metrics_.open, 0);
+  EXPECT_EQ(MetricValue(metrics_, "normd_connections"), 0);
   Descriptor late(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in to = {};
   to.sin_family = AF_INET;
@@ -189,7 +189,7 @@ TEST_F(ConnectionHandOverTest, AcceptsJudgesAndClosesWhileAnOwnerTakesLong) {
   second.Send(kAck);
   Client silent(port_);
   EXPECT_TRUE(silent.Closed());
-  EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kHandshakeTimeout)], 1);
+  EXPECT_EQ(Ended(ConnectionEnding::kHandshakeTimeout), 1);
   Client third(port_);
   third.Send(kHello + kAck);
   Client fourth(port_);
@@ -220,7 +220,7 @@ TEST_F(ConnectionHandOverTest, EndsAFloodBeforeTheOwnersSettingsAndLeavesNoneOfI
       if (!at_once) client.Send(flood);
       WaitOpen(1);
       ++ended;
-      EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kOversize)], ended);
+      EXPECT_EQ(Ended(ConnectionEnding::kOversize), ended);
       EXPECT_EQ(ReadAll(taken.socket).size(), 0u) << slow << at_once;
       SetOwnerSlow(false);
       patient.Close();
@@ -240,7 +240,7 @@ TEST_F(ConnectionHandOverTest, KeepsWhatAClientMaySendBeforeTheOwnersSettings) {
     Taken taken = Take();
     WaitUntil([&] { return UnreadBytes(taken.socket.get()) >= (512 << 10); });
     EXPECT_FALSE(Readable(taken.socket, 20));
-    EXPECT_EQ(metrics_.open, 1);
+    EXPECT_EQ(MetricValue(metrics_, "normd_connections"), 1);
     SetOwnerSlow(false);
     (void)!send(taken.socket.get(), kOwnSettings.data(), kOwnSettings.size(), 0);
     ASSERT_TRUE(Readable(taken.socket, kWaitMillis));
@@ -269,14 +269,14 @@ TEST_F(ConnectionHandOverTest, AClientThatHasTheOwnersSettingsSendsWhatItLikesUn
     client.Send(data);
     if (late) {
       WaitOpen(0);
-      EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kOversize)], 1);
+      EXPECT_EQ(Ended(ConnectionEnding::kOversize), 1);
       EXPECT_EQ(ReadAll(taken.socket).size(), 0u);
       SetOwnerSlow(false);
       continue;
     }
     WaitUntil([&] { return UnreadBytes(taken.socket.get()) >= (512 << 10); });
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // Several looks of the loop.
-    EXPECT_EQ(metrics_.open, 1);
+    EXPECT_EQ(MetricValue(metrics_, "normd_connections"), 1);
     SetOwnerSlow(false);
     client.Close();
     EXPECT_EQ(ReadAll(taken.socket), kAck + data);

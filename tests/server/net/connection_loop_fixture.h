@@ -19,7 +19,7 @@
 
 #include "base/mutex.h"
 #include "server/net/connection_loop.h"
-#include "tests/support/counting_metrics.h"
+#include "tests/support/metric_value.h"
 #include "tests/support/threads.h"
 
 namespace normd::testing {
@@ -135,7 +135,7 @@ class ConnectionLoopTest : public ::testing::Test {
     callbacks.heap_bytes = [this] { return heap_ += heap_growth_; };
     callbacks.inside_bytes = [this] { return inside_.load(); };
     loop_ = std::make_unique<ConnectionLoop>(options, *std::move(listener), std::move(callbacks),
-                                             callers_, metrics_);
+                                             callers_, metrics_.ForConnections(RequestPort::kGrpc));
   }
   static ConnectionLoopOptions Options() {
     ConnectionLoopOptions options;
@@ -168,7 +168,7 @@ class ConnectionLoopTest : public ::testing::Test {
     return room;
   }
   void WaitOpen(std::int64_t connections) {
-    WaitUntil([&] { return metrics_.open == connections; });
+    WaitUntil([&] { return MetricValue(metrics_, "normd_connections") == connections; });
   }
   // A client that leaves after any part of `opening` takes its connection with it, whether the
   // loop has seen that part before or not.
@@ -186,7 +186,9 @@ class ConnectionLoopTest : public ::testing::Test {
           client.Send(opening.substr(0, size));
           if (seen) WaitOpen(1);
           client.Leave(how);
-          WaitUntil([&] { return metrics_.accepted == accepted; });
+          WaitUntil([&] {
+            return MetricValue(metrics_, "normd_connections_accepted_total") == accepted;
+          });
           WaitOpen(0);
         }
       }
@@ -211,8 +213,8 @@ class ConnectionLoopTest : public ::testing::Test {
       if (recv(taken.socket.get(), block.data(), block.size(), MSG_WAITALL) <= 0) return;
     }
   }
-  std::int64_t Ended(ConnectionEnding why) const {
-    return metrics_.ended[static_cast<std::size_t>(why)];
+  std::int64_t Ended(ConnectionEnding why) {
+    return MetricValue(metrics_, "normd_connections_ended_total", {ConnectionEndingName(why)});
   }
 
   std::string NameOf(const Client& client) const {
@@ -222,7 +224,7 @@ class ConnectionLoopTest : public ::testing::Test {
   int port_ = 0;
   int second_port_ = 0;
   int admin_port_ = 0;
-  CountingConnectionMetrics metrics_;
+  Metrics metrics_;
   Callers callers_;
   Mutex mutex_;
   CondVar changed_;

@@ -28,7 +28,7 @@ TEST_F(ConnectionLoopTest, RefusesBeyondTheLimitAndSaysWhenThereIsRoom) {
   EXPECT_FALSE(NextRoom());
   Client refused(port_);
   EXPECT_TRUE(refused.Closed());
-  EXPECT_EQ(metrics_.refused[static_cast<std::size_t>(ConnectionRefusal::kFull)], 1);
+  EXPECT_EQ(MetricValue(metrics_, "normd_connections_refused_total", {"connections"}), 1);
   clients.pop_back();
   clients.pop_back();
   EXPECT_TRUE(NextRoom());
@@ -44,7 +44,7 @@ TEST_F(ConnectionLoopTest, OnePeerHasItsShareAndAnotherItsOwn) {
   Client second(port_, "127.0.0.2");
   Client third(port_, "127.0.0.2");
   EXPECT_TRUE(third.Closed());
-  EXPECT_EQ(metrics_.refused[static_cast<std::size_t>(ConnectionRefusal::kPeerFull)], 1);
+  EXPECT_EQ(MetricValue(metrics_, "normd_connections_refused_total", {"peer_connections"}), 1);
   Client other(port_, "127.0.0.3");
   const Taken taken = Serve(other);
   first.Close();
@@ -66,7 +66,7 @@ TEST_F(ConnectionLoopTest, EndsWhoeverDoesNotBeginInTime) {
   unacknowledged.Send(kHello);
   EXPECT_EQ(unacknowledged.Read(21).size(), 21u);
   EXPECT_TRUE(unacknowledged.Closed());
-  EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kHandshakeTimeout)], 3);
+  EXPECT_EQ(Ended(ConnectionEnding::kHandshakeTimeout), 3);
 }
 
 TEST_F(ConnectionLoopTest, KeepsNobodyWhoLeavesAmidTheOpening) {
@@ -80,7 +80,7 @@ TEST_F(ConnectionLoopTest, NoticesTheEndOfAConnectionFromEitherSide) {
   {
     Taken one = Serve(first);
     Taken two = Serve(second);
-    EXPECT_EQ(metrics_.open, 2);
+    EXPECT_EQ(MetricValue(metrics_, "normd_connections"), 2);
     shutdown(one.socket.get(), SHUT_RDWR);  // As gRPC does before it closes.
     WaitOpen(1);
     EXPECT_TRUE(first.Read(kOwnSettings.size() + 21).size() > 0);
@@ -104,7 +104,7 @@ TEST_F(ConnectionLoopTest, EndsWhatReceivesMoreThanIsDelivered) {
       break;
   }
   WaitOpen(0);
-  EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kOversize)], 1);
+  EXPECT_EQ(Ended(ConnectionEnding::kOversize), 1);
 }
 
 constexpr std::int64_t kMiB = 1 << 20;
@@ -145,7 +145,7 @@ TEST_F(ConnectionLoopTest, WhatTheHeapDoesNotHoldIsHeldAgainstNobody) {
   Client client(port_);
   Taken taken = Serve(client);
   Upload(client, taken, 200 * kMiB);
-  EXPECT_EQ(metrics_.open, 1);
+  EXPECT_EQ(MetricValue(metrics_, "normd_connections"), 1);
   heap_growth_ = 100 * kMiB;
   Upload(client, taken, 200 * kMiB);
   WaitOpen(0);
@@ -177,9 +177,12 @@ TEST_F(ConnectionLoopTest, NothingIsUndeliveredWhereNoStreamWaits) {
   {
     const CallInside inside(caller.get());
     Upload(client, taken, 2 * kMiB);
-    WaitUntil([&] { return metrics_.undelivered_bytes != 0; });
-    WaitUntil([&] { return metrics_.undelivered_bytes <= Undelivered::kNoticeableBytes; });
-    EXPECT_EQ(metrics_.open, 1);
+    WaitUntil([&] { return MetricValue(metrics_, "normd_transport_undelivered_bytes") != 0; });
+    WaitUntil([&] {
+      return MetricValue(metrics_, "normd_transport_undelivered_bytes") <=
+             Undelivered::kNoticeableBytes;
+    });
+    EXPECT_EQ(MetricValue(metrics_, "normd_connections"), 1);
   }
   // Its stream waits now.
   Upload(client, taken, 2 * kMiB);
@@ -284,22 +287,19 @@ TEST_F(ConnectionTlsTest, WithTlsEndsWhatIsNoHello) {
   options.min_tls_version = kTls12;
   options.handshake_timeout = std::chrono::milliseconds(50);
   Start(options);
-  const auto ended = [&](ConnectionEnding why) {
-    return metrics_.ended[static_cast<std::size_t>(why)].load();
-  };
   Client plain(port_);
   plain.Send(kHello + kAck);
   EXPECT_TRUE(plain.Closed());
-  EXPECT_EQ(ended(ConnectionEnding::kNoTls), 1);
+  EXPECT_EQ(Ended(ConnectionEnding::kNoTls), 1);
   Client old(port_);
   old.Send(TlsHello(/*minor=*/2));
   EXPECT_EQ(old.Read(7).substr(5), "\x02\x46");
   EXPECT_TRUE(old.Closed());
-  EXPECT_EQ(ended(ConnectionEnding::kOldTls), 1);
+  EXPECT_EQ(Ended(ConnectionEnding::kOldTls), 1);
   Client half(port_);
   half.Send(TlsHello().substr(0, 20));
   EXPECT_TRUE(half.Closed());
-  EXPECT_EQ(ended(ConnectionEnding::kHandshakeTimeout), 1);
+  EXPECT_EQ(Ended(ConnectionEnding::kHandshakeTimeout), 1);
   EXPECT_TRUE(NothingTaken());
   WaitOpen(0);
 }
@@ -326,7 +326,7 @@ TEST_F(ConnectionTlsTest, WithTlsWatchesTheTraffic) {
   taken.socket.Reset();
   sender.join();
   WaitOpen(0);
-  EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kOversize)], 1);
+  EXPECT_EQ(Ended(ConnectionEnding::kOversize), 1);
 }
 
 // The limit on streams also holds for a client that acknowledges no settings.
@@ -348,13 +348,13 @@ TEST_F(ConnectionTlsTest, WithTlsEndsAConnectionWithTooManyStreams) {
     }
   };
   send_while([&] { return counts_ < 2; });
-  EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kOversize)], 0);
+  EXPECT_EQ(Ended(ConnectionEnding::kOversize), 0);
   streams_ = 101;
   send_while([&] { return Ended(ConnectionEnding::kOversize) == 0; });
   EXPECT_TRUE(client.Closed());
   taken.socket.Reset();
   WaitOpen(0);
-  EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kOversize)], 1);
+  EXPECT_EQ(Ended(ConnectionEnding::kOversize), 1);
 }
 
 }  // namespace

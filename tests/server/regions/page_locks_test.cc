@@ -23,9 +23,9 @@
 #include "spdlog/sinks/ostream_sink.h"
 #include "spdlog/spdlog.h"
 #include "tests/server/regions/shared_file.h"
-#include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_page_locker.h"
+#include "tests/support/metric_value.h"
 #include "tests/support/threads.h"
 
 namespace normd::testing {
@@ -113,17 +113,17 @@ class PageLocksTest : public ::testing::Test {
     ASSERT_TRUE(registry_.Unregister(owner, name, InUse::kFinish, ending.kept()).ok());
     ending.Wait();
   }
-  std::int64_t not_locked(PageLockRefusal reason) const {
-    return metrics_.regions.not_locked[static_cast<std::size_t>(reason)];
+  std::int64_t not_locked(absl::string_view reason) {
+    return MetricValue(metrics_, "normd_shared_regions_not_locked_total", {reason});
   }
 
-  CountingMetrics metrics_;
+  Metrics metrics_;
   FakeClock clock_;
   FakePageLocker locker_;
   const PageLockLimits limits_{8 * kPage, 6 * kPage, 7, std::chrono::hours(1)};
-  PageLocks locks_{locker_, limits_, metrics_.regions, clock_};
+  PageLocks locks_{locker_, limits_, metrics_.ForRegions(), clock_};
   RegionRegistry registry_{
-      {.limits = {}, .named = true, .page_locks = &locks_}, metrics_.regions, clock_};
+      {.limits = {}, .named = true, .page_locks = &locks_}, metrics_.ForRegions(), clock_};
   SharedFile file_{16 * kPage};
 };
 
@@ -133,11 +133,11 @@ TEST_F(PageLocksTest, ARegionIsLockedUntilItIsUnmapped) {
   WaitUntil([&] { return KindOf("r") == MemoryKind::kPinned; });
   EXPECT_EQ(Find("r")->facts().place.kind, MemoryKind::kHost) << "what was registered";
   EXPECT_TRUE(locker_.writable_all());
-  EXPECT_EQ(metrics_.regions.locked_bytes, 2 * kPage);
+  EXPECT_EQ(MetricValue(metrics_, "normd_shared_locked_bytes"), 2 * kPage);
   UnregisterAndWait("r");
   EXPECT_EQ(locker_.locked(), 0);
   EXPECT_EQ(locker_.unlocks(), 1);
-  EXPECT_EQ(metrics_.regions.locked_bytes, 0);
+  EXPECT_EQ(MetricValue(metrics_, "normd_shared_locked_bytes"), 0);
 }
 
 TEST_F(PageLocksTest, WhatIsInUseStaysLockedWhenItIsUnregistered) {
@@ -164,8 +164,7 @@ TEST_F(PageLocksTest, TheDriversWordsAreLoggedAndNotForEachRegion) {
   };
   // Unless it was unregistered before its turn.
   const auto refuse_so_many = [&](int count) {
-    for (const std::int64_t end = not_locked(PageLockRefusal::kDriver) + count;
-         not_locked(PageLockRefusal::kDriver) < end;) {
+    for (const std::int64_t end = not_locked("driver") + count; not_locked("driver") < end;) {
       refuse("r");
     }
   };
@@ -185,7 +184,7 @@ TEST_F(PageLocksTest, WhatTheDriverRefusesWorksUnlocked) {
   locker_.Fail(absl::FailedPreconditionError("no more pages"));
   ASSERT_TRUE(Register("r").ok());
   locker_.WaitForCalls(1);
-  WaitUntil([&] { return not_locked(PageLockRefusal::kDriver) != 0; });
+  WaitUntil([&] { return not_locked("driver") != 0; });
   EXPECT_EQ(KindOf("r"), MemoryKind::kHost);
   EXPECT_FALSE(Find("r")->broken());
   UnregisterAndWait("r");
@@ -200,7 +199,7 @@ TEST_F(PageLocksTest, WhatIsBeyondALimitWorksUnlocked) {
   ASSERT_TRUE(Register("a", 5 * kPage, "alice").ok());
   ASSERT_TRUE(Register("b", 2 * kPage, "alice").ok());  // 7 of her 6.
   ASSERT_TRUE(Register("c", 4 * kPage, "bob").ok());    // 9 of all 8.
-  EXPECT_EQ(not_locked(PageLockRefusal::kLimit), 2);
+  EXPECT_EQ(not_locked("limit"), 2);
   ASSERT_TRUE(Register("d", 3 * kPage, "bob").ok());
   locker_.WaitForCalls(2);
   EXPECT_EQ(KindOf("b", "alice"), MemoryKind::kHost);
@@ -209,11 +208,11 @@ TEST_F(PageLocksTest, WhatIsBeyondALimitWorksUnlocked) {
   UnregisterAndWait("b", "alice");
   UnregisterAndWait("c", "bob");
   ASSERT_TRUE(Register("e", kPage, "alice").ok());
-  EXPECT_EQ(not_locked(PageLockRefusal::kLimit), 3);
+  EXPECT_EQ(not_locked("limit"), 3);
   UnregisterAndWait("a", "alice");
   ASSERT_TRUE(Register("f", 5 * kPage, "alice").ok());
   locker_.WaitForCalls(3);
-  EXPECT_EQ(not_locked(PageLockRefusal::kLimit), 3);
+  EXPECT_EQ(not_locked("limit"), 3);
 }
 
 // A locked one's file is open, because it may become shorter.
@@ -227,14 +226,14 @@ TEST_F(PageLocksTest, WhatIsBeyondTheirNumberWorksUnlockedAndKeepsNoFile) {
   }
   ASSERT_TRUE(Register("b", kPage, "bob").ok());
   EXPECT_EQ(descriptors(), before + 7);
-  EXPECT_EQ(not_locked(PageLockRefusal::kLimit), 0);
+  EXPECT_EQ(not_locked("limit"), 0);
   ASSERT_TRUE(Register("c", kPage, "bob").ok()) << "the last byte of both limits";
-  EXPECT_EQ(not_locked(PageLockRefusal::kLimit), 1);
+  EXPECT_EQ(not_locked("limit"), 1);
   EXPECT_EQ(KindOf("c", "bob"), MemoryKind::kHost);
   EXPECT_EQ(descriptors(), before + 7);
   UnregisterAndWait("b", "bob");
   ASSERT_TRUE(Register("d", kPage, "bob").ok());
-  EXPECT_EQ(not_locked(PageLockRefusal::kLimit), 1);
+  EXPECT_EQ(not_locked("limit"), 1);
 }
 
 TEST_F(PageLocksTest, WhoWaitsFindsItLocked) {
@@ -250,7 +249,7 @@ TEST_F(PageLocksTest, WhoWaitsFindsItLocked) {
   EXPECT_EQ(KindOf("first"), MemoryKind::kPinned);
   second.Wait();
   EXPECT_EQ(KindOf("second"), MemoryKind::kPinned);
-  EXPECT_EQ(not_locked(PageLockRefusal::kLate), 0);
+  EXPECT_EQ(not_locked("late"), 0);
 }
 
 TEST_F(PageLocksTest, NobodyWaitsForWhatWillNotBeLocked) {
@@ -271,27 +270,27 @@ TEST_F(PageLocksTest, NobodyWaitsForWhatWillNotBeLocked) {
   ASSERT_TRUE(Register("refused", kPage, "", {refused.kept()}).ok());
   refused.Wait();
   EXPECT_EQ(KindOf("refused"), MemoryKind::kHost);
-  EXPECT_EQ(not_locked(PageLockRefusal::kLate), 0);
+  EXPECT_EQ(not_locked("late"), 0);
 }
 
 TEST_F(PageLocksTest, AWaitIsBoundedAndTheRegionIsLockedLater) {
   LogLines log;
   PageLockLimits limits = limits_;
   limits.max_wait = Duration(0);
-  PageLocks locks(locker_, limits, metrics_.regions, clock_);
-  RegionRegistry registry({.limits = {}, .named = true, .page_locks = &locks}, metrics_.regions,
-                          clock_);
+  PageLocks locks(locker_, limits, metrics_.ForRegions(), clock_);
+  RegionRegistry registry({.limits = {}, .named = true, .page_locks = &locks},
+                          metrics_.ForRegions(), clock_);
   locker_.Hold();
   Ending late;
   ASSERT_TRUE(Register(registry, "r", kPage, "", {late.kept()}).ok());
   late.Wait();
-  EXPECT_EQ(not_locked(PageLockRefusal::kLate), 1);
+  EXPECT_EQ(not_locked("late"), 1);
   EXPECT_EQ(registry.Find("", "r").value()->place().kind, MemoryKind::kHost);
   // One that has less time than the limit gives.
   Ending by;
   ASSERT_TRUE(Register("by", kPage, "", {by.kept(), TimePoint{}}).ok());
   by.Wait();
-  EXPECT_EQ(not_locked(PageLockRefusal::kLate), 2);
+  EXPECT_EQ(not_locked("late"), 2);
   EXPECT_EQ(log.count(), 2) << "one of each PageLocks";
   EXPECT_THAT(log.text(), HasSubstr("1 regions were not locked for the devices in time"));
   locker_.Release();
@@ -370,13 +369,13 @@ TEST_F(PageLocksTest, WhatComesAndGoesLeavesNothing) {
     });
   }
   for (std::thread& client : clients) client.join();
-  WaitUntil([&] { return metrics_.regions.mapped == 0; });
+  WaitUntil([&] { return MetricValue(metrics_, "normd_shared_regions") == 0; });
   EXPECT_EQ(locker_.locked(), 0);
-  EXPECT_EQ(metrics_.regions.locked_bytes, 0);
+  EXPECT_EQ(MetricValue(metrics_, "normd_shared_locked_bytes"), 0);
   EXPECT_EQ(MappingsOf(file_), mappings);
-  const std::int64_t refused = not_locked(PageLockRefusal::kLimit);
+  const std::int64_t refused = not_locked("limit");
   ASSERT_TRUE(Register("all", limits_.max_owner_bytes, "a").ok());
-  EXPECT_EQ(not_locked(PageLockRefusal::kLimit), refused) << "all of it is free again";
+  EXPECT_EQ(not_locked("limit"), refused) << "all of it is free again";
 }
 
 }  // namespace

@@ -18,8 +18,8 @@
 
 #include "server/regions/region_registry.h"
 #include "tests/server/regions/shared_file.h"
-#include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/metric_value.h"
 
 namespace normd::testing {
 namespace {
@@ -166,14 +166,14 @@ class RegionRegistryTest : public ::testing::Test {
     facts.bytes = bytes;
     return facts;
   }
-  std::int64_t refused(RegionRefusal reason) const {
-    return metrics_.regions.refused[static_cast<std::size_t>(reason)];
+  std::int64_t refused(absl::string_view reason) {
+    return MetricValue(metrics_, "normd_shared_regions_refused_total", {reason});
   }
 
-  CountingMetrics metrics_;
+  Metrics metrics_;
   FakeClock clock_;
   const RegionLimits limits_{4, 8 * kPage, 3, 6 * kPage};
-  RegionRegistry registry_{{limits_, true}, metrics_.regions, clock_};
+  RegionRegistry registry_{{limits_, true}, metrics_.ForRegions(), clock_};
   const SharedFile file_{16 * kPage};
 };
 
@@ -186,8 +186,8 @@ TEST_F(RegionRegistryTest, FindsWhatIsRegisteredUntilItIsUnregistered) {
   EXPECT_EQ(list[0].bytes, 2 * kPage);
   EXPECT_TRUE(list[1].writable);
   EXPECT_TRUE(registry_.Find("", "a").ok());
-  EXPECT_EQ(metrics_.regions.mapped, 2);
-  EXPECT_EQ(metrics_.regions.mapped_bytes, 3 * kPage);
+  EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 2);
+  EXPECT_EQ(MetricValue(metrics_, "normd_shared_region_bytes"), 3 * kPage);
   EXPECT_TRUE(registry_.Unregister("", "a", InUse::kFinish).ok());
   EXPECT_EQ(registry_.Find("", "a").status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(registry_.Unregister("", "a", InUse::kFinish).code(), absl::StatusCode::kNotFound);
@@ -215,7 +215,7 @@ TEST_F(RegionRegistryTest, AnotherIdentitysRegionIsNotThere) {
 TEST_F(RegionRegistryTest, ReRegisteringANameIsRefusedUntilItIsFree) {
   ASSERT_TRUE(registry_.RegisterNamed(Facts(file_, "r")).ok());
   EXPECT_EQ(registry_.RegisterNamed(Facts(file_, "r")).code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_EQ(refused(RegionRefusal::kName), 1);
+  EXPECT_EQ(refused("name"), 1);
   const auto old = *registry_.Find("", "r");
   ASSERT_TRUE(registry_.Unregister("", "r", InUse::kFinish).ok());
   const SharedFile second(kPage);
@@ -239,9 +239,9 @@ TEST_F(RegionRegistryTest, UnregisteredWhileInUseStaysForWhoeverUsesIt) {
   ASSERT_TRUE(registry_.Unregister("", "r", InUse::kFinish).ok());
   (*used->Part(0, 1))[0] = std::byte{4};
   EXPECT_EQ(file_.data()[0], std::byte{4});
-  EXPECT_EQ(metrics_.regions.mapped, 1) << "it is still mapped, and counts";
+  EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 1) << "it is still mapped, and counts";
   used.reset();
-  EXPECT_EQ(metrics_.regions.mapped, 0);
+  EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 0);
   ASSERT_TRUE(registry_.RegisterNamed(Facts(file_, "r")).ok());
   EXPECT_TRUE(registry_.Unregister("", "r", InUse::kRefuse).ok()) << "nobody uses it";
 }
@@ -258,7 +258,7 @@ TEST_F(RegionRegistryTest, WhoeverListsUsesNothing) {
   EXPECT_TRUE(registry_.ListAll()[0].in_use);
   used.reset();
   EXPECT_TRUE(registry_.Unregister("", "r", InUse::kRefuse).ok());
-  EXPECT_EQ(metrics_.regions.mapped, 0) << "what was listed does not keep it";
+  EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 0) << "what was listed does not keep it";
   ASSERT_TRUE(facts.ok());
   EXPECT_EQ(facts->name, own[0].name);
   EXPECT_EQ(registry_.FactsOf("", "r").status().code(), absl::StatusCode::kNotFound);
@@ -317,7 +317,7 @@ TEST_F(RegionRegistryTest, LimitsCountWhatIsMapped) {
   ASSERT_TRUE(registry_.RegisterNamed(Facts(file_, "a", "bob", 5 * kPage)).ok());
   status = registry_.RegisterNamed(Facts(file_, "a", "carol"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("--max_shared_regions"));
-  EXPECT_EQ(refused(RegionRefusal::kLimit), 4);
+  EXPECT_EQ(refused("limit"), 4);
   EXPECT_EQ(registry_.Find("carol", "a").status().code(), absl::StatusCode::kNotFound);
 }
 
@@ -334,9 +334,9 @@ TEST_F(RegionRegistryTest, NamesHaveASizeAndSwitchedOffMeansOff) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(registry_.RegisterNamed(Facts(file_, std::string("a\0/..", 5))).ok())
       << "a region's name is no path";
-  RegionRegistry off({limits_, false}, metrics_.regions, clock_);
+  RegionRegistry off({limits_, false}, metrics_.ForRegions(), clock_);
   EXPECT_EQ(off.RegisterNamed(Facts(file_, "r")).code(), absl::StatusCode::kUnimplemented);
-  EXPECT_EQ(refused(RegionRefusal::kOff), 1);
+  EXPECT_EQ(refused("off"), 1);
 }
 
 TEST_F(RegionRegistryTest, AHundredThousandRegistrationsLeaveNothing) {
@@ -352,11 +352,11 @@ TEST_F(RegionRegistryTest, AHundredThousandRegistrationsLeaveNothing) {
       registry_.UnregisterAll(facts.owner, RegionKind::kNamed, InUse::kFinish).IgnoreError();
     }
   }
-  EXPECT_LE(metrics_.regions.mapped, limits_.max_regions);
+  EXPECT_LE(MetricValue(metrics_, "normd_shared_regions"), limits_.max_regions);
   EXPECT_TRUE(registry_.UnregisterAll("alice", RegionKind::kNamed, InUse::kFinish).ok());
   EXPECT_TRUE(registry_.UnregisterAll("bob", RegionKind::kNamed, InUse::kFinish).ok());
-  EXPECT_EQ(metrics_.regions.mapped, 0);
-  EXPECT_EQ(metrics_.regions.mapped_bytes, 0);
+  EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 0);
+  EXPECT_EQ(MetricValue(metrics_, "normd_shared_region_bytes"), 0);
   EXPECT_LE(MappingsOfTheProcess(), mappings + 4) << "the allocator may have taken one";
   EXPECT_EQ(DescriptorsOfTheProcess(), descriptors);
 }
@@ -379,18 +379,18 @@ TEST_F(RegionRegistryTest, ThreadsRegisterUseAndUnregisterTheSameNames) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(used, 0);
   EXPECT_TRUE(registry_.UnregisterAll("", RegionKind::kNamed, InUse::kRefuse).ok());
-  EXPECT_EQ(metrics_.regions.mapped, 0);
+  EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 0);
 }
 
 TEST_F(RegionRegistryTest, ARegionMayOutliveItsRegistry) {
   auto registry = std::make_unique<RegionRegistry>(RegionRegistryOptions{limits_, true},
-                                                   metrics_.regions, clock_);
+                                                   metrics_.ForRegions(), clock_);
   ASSERT_TRUE(registry->RegisterNamed(Facts(file_, "r")).ok());
   auto region = *registry->Find("", "r");
   registry.reset();
   EXPECT_EQ((*region->Part(0, 1))[0], std::byte{0});
   region.reset();
-  EXPECT_EQ(metrics_.regions.mapped, 0);
+  EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 0);
 }
 
 }  // namespace

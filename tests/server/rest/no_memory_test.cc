@@ -181,14 +181,14 @@ class NoMemoryTest : public ::testing::Test {
   }
 
   FakeClock clock_;
-  const std::unique_ptr<Metrics> metrics_ = CreateMetrics({"test", ""});
-  const std::unique_ptr<Backend> backend_ = CreateCpuBackend({}, *metrics_, clock_);
+  Metrics metrics_;
+  const std::unique_ptr<Backend> backend_ = CreateCpuBackend({}, metrics_, clock_);
   ModelRegistry registry_{
-      {.roots = {NORMD_DEMO_MODELS}, .on_change = {}}, *backend_, *metrics_, clock_};
-  Admission admission_{{}, *metrics_};
+      {.roots = {NORMD_DEMO_MODELS}, .on_change = {}}, *backend_, metrics_, clock_};
+  Admission admission_{{}, metrics_};
   BatchQueue queue_{{.limits = {}, .max_inline_bytes = 1 << 20}, clock_};
   const std::vector<std::unique_ptr<Lane>> lanes_ = backend_->MakeInlineLanes();
-  AcceptEnvironment accept_{{}, registry_, admission_, queue_, *metrics_, clock_};
+  AcceptEnvironment accept_{{}, registry_, admission_, queue_, metrics_, clock_};
   CallEnvironment environment_{WithoutAlarms(), accept_};
   RestEnvironment rest_{accept_, environment_.control,
                         InferMethods(
@@ -264,10 +264,10 @@ class CountingWaiter final : public Admission::Waiter {
 };
 
 TEST(AdmissionNoMemoryTest, WhoeverWaitsIsCalled) {
-  const std::unique_ptr<Metrics> metrics = CreateMetrics({"test", ""});
-  Admission admission({.max_inflight_bytes = 100, .overdraft_bytes = 0}, *metrics);
+  Metrics metrics;
+  Admission admission({.max_inflight_bytes = 100, .overdraft_bytes = 0}, metrics);
   std::vector<absl::StatusOr<Admission::Lease>> leases;
-  for (int i = 0; i < 4; ++i) leases.push_back(admission.AdmitStream(1, metrics->ForNoModel()));
+  for (int i = 0; i < 4; ++i) leases.push_back(admission.AdmitStream(1, metrics.ForNoModel()));
   leases[0]->Add(100);
   const auto waiter = std::make_shared<CountingWaiter>();
   for (int i = 1; i < 4; ++i) admission.AwaitRoom(*leases[i], 10, waiter);

@@ -14,13 +14,13 @@
 #include "client/scrape/http_get.h"
 #include "inference/grpc_service.grpc.pb.h"
 #include "server/metrics/exposer.h"
+#include "server/metrics/metrics.h"
 #include "server/rpc/probes.h"
 #include "server/tls/certificate_store.h"
 #include "tests/server/identity/identity_files.h"
 #include "tests/server/rpc/access_calls.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/certificates.h"
-#include "tests/support/counting_metrics.h"
 
 namespace normd::testing {
 namespace {
@@ -54,7 +54,7 @@ class CertificateIdentityTest : public ::testing::Test {
                           certificates_.Write("tls.key", pki_.server.key),
                           certificates_.Write("ca.crt", pki_.authority.certificate)};
     certificates.policy.client_auth = auth;
-    auto store = CertificateStore::Create(certificates, tls_metrics_);
+    auto store = CertificateStore::Create(certificates, metrics_.ForTls());
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
     TestServerOptions options;
@@ -70,7 +70,7 @@ class CertificateIdentityTest : public ::testing::Test {
       return PathRefusal(request, server_->authorizer());
     };
     http.tls = [this] { return store_->current()->context; };
-    auto exposer = StartExposer("127.0.0.1:0", *metrics_, http);
+    auto exposer = StartExposer("127.0.0.1:0", metrics_, http);
     ASSERT_TRUE(exposer.ok()) << exposer.status();
     exposer_ = *std::move(exposer);
   }
@@ -140,8 +140,7 @@ class CertificateIdentityTest : public ::testing::Test {
   const TestPki pki_ = {};
   const CertificateFolder certificates_;
   const IdentityFolder folder_;
-  CountingTlsMetrics tls_metrics_;
-  const std::unique_ptr<Metrics> metrics_ = CreateMetrics({"test", ""});
+  Metrics metrics_;
   std::unique_ptr<CertificateStore> store_;
   std::unique_ptr<TestServer> server_;
   std::unique_ptr<Exposer> exposer_;

@@ -160,10 +160,10 @@ TEST_F(OnTheCpu, AServerWithoutDevicesSaysSo) {
   EXPECT_THAT(status.error_message(), HasSubstr("--shared_memory_cuda"));
 
   SteadyClock clock;
-  const std::unique_ptr<Metrics> metrics = CreateMetrics({"test", ""});
+  Metrics metrics;
   RegionRegistryOptions options;
   options.device = true;
-  RegionRegistry registry(options, metrics->ForRegions(), clock);
+  RegionRegistry registry(options, metrics.ForRegions(), clock);
   const absl::Status refused = RegisterRegion(&registry, "", request);
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("this server has no device"));

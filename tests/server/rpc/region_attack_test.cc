@@ -351,8 +351,8 @@ TEST_F(RegionAttackTest, ReadOnlyRegionAsOutput) {
 // Its name is all that a stranger needs to use it.
 TEST_F(RegionAttackTest, TheCallsForNamedRegionsKnowNoDescriptors) {
   SteadyClock clock;
-  const std::unique_ptr<Metrics> metrics = CreateMetrics({"test", ""});
-  RegionRegistry registry({{}, true}, metrics->ForRegions(), clock);
+  Metrics metrics;
+  RegionRegistry registry({{}, true}, metrics.ForRegions(), clock);
   RegionFacts facts;
   facts.kind = RegionKind::kDescriptor;
   facts.name = "fd-0";

@@ -17,11 +17,11 @@
 #include "server/accept/active_calls.h"
 #include "server/accept/client_status.h"
 #include "server/rpc/call_arrival.h"
-#include "server/rpc/kept_list.h"
+#include "server/rpc/control_messages.h"
 #include "server/rpc/readiness.h"
-#include "server/rpc/unary_control_call.h"
-#include "tests/support/counting_metrics.h"
+#include "server/rpc/unary_call.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/metric_value.h"
 #include "tests/support/models.h"
 #include "tests/support/test_lanes.h"
 
@@ -65,13 +65,14 @@ TEST(ActiveCallsTest, GivesUpWhenTheTimeHasPassed) {
 TEST(ReadinessTest, TellsWhyNotExactlyWhileTheMetricSaysNotReady) {
   for (int state = 0; state < 32; ++state) {
     const auto is = [state](int bit) { return (state & bit) != 0; };
-    CountingMetrics metrics;
+    Metrics metrics;
     Readiness readiness(metrics, is(16) ? WithoutModels::kReady : WithoutModels::kNotReady);
     if (is(1)) readiness.SetModel("m", true);
     if (is(2)) readiness.Start();
     readiness.SetRoom(!is(4));
     if (is(8)) readiness.Stop("of the test");
-    EXPECT_EQ(readiness.WhyNot().empty(), metrics.ready) << state << ": " << readiness.WhyNot();
+    EXPECT_EQ(readiness.WhyNot().empty(), MetricValue(metrics, "normd_ready") == 1)
+        << state << ": " << readiness.WhyNot();
     readiness.Stop("of the test");
     readiness.Stop();
     EXPECT_EQ(readiness.WhyNot(), "of the test") << "the first reason stays";
@@ -231,7 +232,7 @@ class ControlCallTest : public ::testing::Test {
 
   Gate gate_;
   GatedClock clock_{gate_};
-  CountingMetrics metrics_;
+  Metrics metrics_;
   NoBackend backend_;
   ModelRegistry registry_{{.roots = {""}, .on_change = {}}, backend_, metrics_, clock_};
   Admission admission_{{}, metrics_};

@@ -15,9 +15,9 @@
 #include "grpcpp/support/slice.h"
 #include "server/accept/accept.h"
 #include "server/accept/description.h"
+#include "server/metrics/metrics.h"
 #include "server/model/registry.h"
 #include "server/rpc/message_codec.h"
-#include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
 
 namespace normd::testing {
@@ -36,7 +36,7 @@ class ScriptModels {
   static ScriptModels& Get();
 
   ModelRegistry& registry() { return registry_; }
-  CountingMetrics& metrics() { return metrics_; }
+  Metrics& metrics() { return metrics_; }
 
  private:
   class NoBackend final : public ModelBackend {
@@ -48,7 +48,7 @@ class ScriptModels {
   std::string MakeRepository();
 
   FakeClock clock_;
-  CountingMetrics metrics_;
+  Metrics metrics_;
   NoBackend backend_;
   std::string root_;
   ModelRegistry registry_;

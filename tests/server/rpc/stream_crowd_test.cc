@@ -21,8 +21,8 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 #include "normd/v1/norm_service.pb.h"
+#include "server/metrics/metrics.h"
 #include "server/rpc/stream_call.h"
-#include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/models.h"
 #include "tests/support/tensor.h"
@@ -227,7 +227,7 @@ class StreamCrowdTest : public testing::Test {
   }
 
   FakeClock clock_;
-  CountingMetrics metrics_;
+  Metrics metrics_;
   NoBackend backend_;
   const std::string root_;
   ModelRegistry registry_;

@@ -225,17 +225,6 @@ TEST(StreamEndTest, GivesUpAClientThatSendsNothingMore) {
   }
 }
 
-// Sends the header and the data in the largest chunks; whether the stream took all of it.
-bool SendWhole(StreamClient& client, const v1::NormalizeRequest& request) {
-  absl::string_view left = request.inputs(0).data();
-  bool open = client.SendHeader(request);
-  while (open && !left.empty()) {
-    open = client.SendChunk(left.substr(0, static_cast<std::size_t>(kMaxChunk)));
-    left.remove_prefix(static_cast<std::size_t>(kMaxChunk));
-  }
-  return open;
-}
-
 TEST(StreamEndTest, GivesUpAClientThatTakesNothing) {
   TestServer server(WithIdleTimeout(std::chrono::milliseconds(20)));
   const v1::NormalizeRequest request = Rows(8192);  // 32 MiB: more than a connection buffers.

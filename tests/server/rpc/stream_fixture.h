@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+#include "client/tensor/random.h"
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/tensor.h"
@@ -49,6 +51,28 @@ inline v1::NormalizeRequest HalfRequest(const std::vector<std::int64_t>& shape,
   input.set_dtype(v1::FLOAT16);
   input.set_data(half.data(), half.bytes());
   return request;
+}
+
+inline constexpr char kWide[] = "wide";  // 16 -> 512 features, without a second input.
+inline void AddWide(TestServer& server) {
+  v1::ModelConfig config;
+  config.mutable_linear_norm()->set_in_features(16);
+  config.mutable_linear_norm()->set_out_features(512);
+  config.mutable_linear_norm()->set_bias(false);
+  const client::Tensor weight =
+      client::RandomTensor(norm::DType::kFloat32, *Shape::Create({512, 16}), -1, 1, 3).value();
+  AddModel(server, kWide, config, {{"linear.weight", weight}});
+}
+
+// Sends the header and the data in the largest chunks; whether the stream took all of it.
+inline bool SendWhole(StreamClient& client, const v1::NormalizeRequest& request) {
+  absl::string_view left = request.inputs(0).data();
+  bool open = client.SendHeader(request);
+  while (open && !left.empty()) {
+    open = client.SendChunk(left.substr(0, static_cast<std::size_t>(kMaxChunk)));
+    left.remove_prefix(static_cast<std::size_t>(kMaxChunk));
+  }
+  return open;
 }
 
 // Everything that a stream may hold is free again.

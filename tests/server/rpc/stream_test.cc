@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "client/tensor/random.h"
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/stream_fixture.h"
 #include "tests/server/rpc/test_server.h"
@@ -153,7 +152,6 @@ TEST(StreamTest, CountsInItsOwnSeries) {
 
 // Streams of the fused layer: several inputs in one stream, and an output of another size.
 
-constexpr char kWide[] = "wide";  // 16 -> 512 features, without a second input.
 constexpr std::int64_t kLinearPiece = 16384;
 
 TestServerOptions Window(std::int64_t bytes) {
@@ -161,16 +159,6 @@ TestServerOptions Window(std::int64_t bytes) {
   options.cpu_lanes = 2;
   options.accept.stream = {.window_bytes = bytes, .piece_bytes = kLinearPiece};
   return options;
-}
-
-void AddWide(TestServer& server) {
-  v1::ModelConfig config;
-  config.mutable_linear_norm()->set_in_features(16);
-  config.mutable_linear_norm()->set_out_features(512);
-  config.mutable_linear_norm()->set_bias(false);
-  const client::Tensor weight =
-      client::RandomTensor(norm::DType::kFloat32, *Shape::Create({512, 16}), -1, 1, 3).value();
-  AddModel(server, kWide, config, {{"linear.weight", weight}});
 }
 
 std::string OutputOf(TestServer& server, const v1::NormalizeRequest& request) {
@@ -239,20 +227,6 @@ TEST(StreamLinearTest, AnOutputLargerThanTheInputsNarrowsTheWindow) {
   EXPECT_TRUE(result.data == OutputOf(server, request));
   EXPECT_EQ(result.trailer->bytes(), 300 * 2048);
   ExpectNothingHeld(server);
-}
-
-TEST(StreamLinearTest, NamesTheWindowThatASampleNeeds) {
-  const v1::NormalizeRequest request = MakeRequest(kWide, {2, 16});
-  const auto run = [&](std::int64_t window_bytes) {
-    TestServer server(Window(window_bytes));
-    AddWide(server);
-    return NormalizeInChunks(server.stub(), request, [] { return std::size_t{1}; }).status;
-  };
-  const std::string message = run(2048).error_message();
-  const std::string before = "a sample of [2, 16] has 64 bytes and needs a stream window of ";
-  ASSERT_THAT(message, HasSubstr(before));
-  const std::string needed = message.substr(message.find(before) + before.size());
-  EXPECT_TRUE(run(std::stoll(needed)).ok()) << needed;
 }
 
 }  // namespace

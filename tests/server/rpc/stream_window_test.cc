@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/string_view.h"
 #include "server/accept/stream_plan.h"
 #include "server/rpc/norm_messages.h"
 #include "tests/server/rpc/stream_client.h"
@@ -55,13 +54,8 @@ TEST(StreamWindowTest, AClientThatNeverReadsHoldsNoMoreThanTheWindow) {
   const v1::NormalizeRequest request = MakeRequest("layer_norm_1024", {8192, 1024});  // 32 MiB
   StreamClient client(server.stub());
   std::thread writer([&] {
-    absl::string_view left = request.inputs(0).data();
-    bool open = client.SendHeader(request);
-    while (open && !left.empty()) {
-      open = client.SendChunk(left.substr(0, static_cast<std::size_t>(kMaxChunk)));
-      left.remove_prefix(static_cast<std::size_t>(kMaxChunk));
-    }
-    EXPECT_FALSE(open) << "the server took a tensor whose response nobody read";
+    EXPECT_FALSE(SendWhole(client, request))
+        << "the server took a tensor whose response nobody read";
   });
   // The window, and what the transport holds on its way.
   const std::string in = "normd_payload_bytes_total{direction=\"in\"}";
@@ -140,6 +134,7 @@ TEST(StreamWindowTest, ManyStreamsShareABudgetOfOne) {
 // Around every place where a size stops fitting something.
 TEST(StreamWindowTest, TheNeededWindowIsRightForAnyShape) {
   TestServer server;
+  AddWide(server);
   std::vector<std::int64_t> sizes = {0, 1, 3};
   for (const int bits : {31, 32, 52, 53, 54, 60, 61, 62, 63}) {
     const auto power = static_cast<std::int64_t>((std::uint64_t{1} << bits) - 1);
@@ -148,14 +143,15 @@ TEST(StreamWindowTest, TheNeededWindowIsRightForAnyShape) {
     }
   }
   int refused = 0;
-  for (const char* model : {"instance_norm_64", "layer_norm_1024", "fused_linear_512"}) {
+  for (const char* model : {"instance_norm_64", "layer_norm_1024", "fused_linear_512", kWide}) {
     const bool channels_first = model[0] == 'i';
+    const std::int64_t elements = model[0] == 'l' ? 1024 : model[0] == 'f' ? 512 : 16;
     for (const std::int64_t size : sizes) {
       for (const std::int64_t other : {std::int64_t{1}, std::int64_t{2}, std::int64_t{1} << 31}) {
         v1::NormalizeRequest request;
         const std::vector<std::int64_t> shape =
             channels_first ? std::vector<std::int64_t>{other, 64, size}
-                           : std::vector<std::int64_t>{size, other, model[0] == 'l' ? 1024 : 512};
+                           : std::vector<std::int64_t>{size, other, elements};
         NormalizeRequestView view;
         view.model = model;
         for (const char* name : {"x", "y"}) {

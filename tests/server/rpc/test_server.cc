@@ -122,7 +122,7 @@ struct TestServer::Parts {
   Clock& clock;
   const std::string repository;
   const std::shared_ptr<grpc::ChannelCredentials> credentials;
-  std::unique_ptr<Metrics> metrics;
+  Metrics metrics;
   Readiness readiness;
   std::unique_ptr<Backend> backend;
   ModelRegistry registry;
@@ -147,29 +147,28 @@ TestServer::Parts::Parts(TestServerOptions options)
     : clock(options.clock != nullptr ? *options.clock : steady_clock),
       repository(CopyOfTheDemoModels()),
       credentials(options.credentials),
-      metrics(CreateMetrics({"test", ""})),
-      readiness(*metrics, options.without_models),
-      backend(MakeBackend(options, *metrics, clock)),
+      readiness(metrics, options.without_models),
+      backend(MakeBackend(options, metrics, clock)),
       registry({.roots = {repository},
                 .on_change =
                     [this, hook = options.on_change](const std::string& model, bool loaded) {
                       readiness.SetModel(model, loaded);
                       hook();
                     }},
-               *backend, *metrics, clock),
-      admission(options.admission, *metrics),
+               *backend, metrics, clock),
+      admission(options.admission, metrics),
       queue(options.queue, clock),
       executor(GatedLanes(*backend, gate, options.fail_at_batch, options.lane_error), queue,
                backend->MakeInlineLanes()),
-      page_locks(MakePageLocks(options, *metrics, clock)),
+      page_locks(MakePageLocks(options, metrics, clock)),
       regions({.limits = options.region_limits,
                .named = options.named_regions,
                .device = options.fake_devices > 0 || options.device_memory != nullptr,
                .device_memory = options.device_memory,
                .page_locks = page_locks.get()},
-              metrics->ForRegions(), clock),
-      accept{options.accept, registry, admission, queue, *metrics, clock, options.request_log},
-      access(MakeAccess(options.access, accept.callers, *metrics)),
+              metrics.ForRegions(), clock),
+      accept{options.accept, registry, admission, queue, metrics, clock, options.request_log},
+      access(MakeAccess(options.access, accept.callers, metrics)),
       authorizer({options.admin, access.get(), options.audit}, clock),
       environment{options.calls, accept},
       rest_environment{accept, environment.control,
@@ -255,7 +254,7 @@ void TestServer::WaitIdle() {
 
 std::vector<double> TestServer::Values(const std::string& series) const {
   std::vector<double> values;
-  for (const absl::string_view line : absl::StrSplit(parts_->metrics->Scrape(), '\n')) {
+  for (const absl::string_view line : absl::StrSplit(parts_->metrics.Scrape(), '\n')) {
     double value = 0;
     if (absl::StartsWith(line, series) &&
         absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value)) {
@@ -277,7 +276,7 @@ double TestServer::MetricSum(const std::string& series) const {
 
 std::size_t TestServer::SeriesCount() const {
   std::size_t count = 0;
-  for (const absl::string_view line : absl::StrSplit(parts_->metrics->Scrape(), '\n')) {
+  for (const absl::string_view line : absl::StrSplit(parts_->metrics.Scrape(), '\n')) {
     count += !line.empty() && line[0] != '#' ? 1 : 0;
   }
   return count;

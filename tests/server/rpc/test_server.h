@@ -23,8 +23,8 @@
 #include "server/rpc/call_environment.h"
 #include "server/rpc/graceful_stop.h"
 #include "server/rpc/norm_service.h"
+#include "server/rpc/raw_service.h"
 #include "server/rpc/readiness.h"
-#include "server/rpc/served_service.h"
 #include "tests/support/fake_page_locker.h"
 #include "tests/support/test_lanes.h"
 

@@ -19,7 +19,7 @@
 #include "tests/server/identity/identity_files.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/certificates.h"
-#include "tests/support/counting_metrics.h"
+#include "tests/support/metric_value.h"
 #include "tests/support/threads.h"
 
 namespace normd::testing {
@@ -52,7 +52,7 @@ class TlsServiceTest : public ::testing::Test {
   }
   void Start(ClientAuth auth, TestServerOptions options = {}) {
     store_options_.policy.client_auth = auth;
-    auto store = CertificateStore::Create(store_options_, metrics_);
+    auto store = CertificateStore::Create(store_options_, metrics_.ForTls());
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
     options.tls = store_.get();
@@ -84,7 +84,7 @@ class TlsServiceTest : public ::testing::Test {
   const CertificateFolder folder_;
   const TestPki pki_ = {};
   const TestPki other_ = {};
-  CountingTlsMetrics metrics_;
+  Metrics metrics_;
   CertificateStoreOptions store_options_;
   std::unique_ptr<CertificateStore> store_;
   std::unique_ptr<TestServer> server_;
@@ -196,8 +196,8 @@ TEST_F(TlsServiceTest, LosesNoCallWhileCertificatesChange) {
   done = true;
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(failures, 0);
-  EXPECT_EQ(metrics_.taken, kRotations);
-  EXPECT_EQ(metrics_.refused, kRotations);
+  EXPECT_EQ(MetricValue(metrics_, "normd_certificate_reloads_total", {"taken"}), kRotations);
+  EXPECT_EQ(MetricValue(metrics_, "normd_certificate_reloads_total", {"refused"}), kRotations);
   EXPECT_EQ(store_->current()->generation, kRotations + 1u);
 }
 
@@ -331,11 +331,11 @@ TEST_F(UnixServiceTest, StopsWithCallsUnderWay) {
 
 TEST_F(UnixServiceTest, SpeaksTlsToo) {
   const TestPki pki = {};
-  CountingTlsMetrics metrics;
+  Metrics metrics;
   CertificateStoreOptions options;
   options.files = {folder_.Write("tls.crt", pki.server.certificate),
                    folder_.Write("tls.key", pki.server.key), ""};
-  const auto store = CertificateStore::Create(options, metrics);
+  const auto store = CertificateStore::Create(options, metrics.ForTls());
   ASSERT_TRUE(store.ok()) << store.status();
   TestServerOptions server_options = Options();
   server_options.tls = store->get();

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "tests/support/certificates.h"
-#include "tests/support/counting_metrics.h"
+#include "tests/support/metric_value.h"
 
 namespace normd::testing {
 namespace {
@@ -30,7 +30,7 @@ class CertificateStoreTest : public ::testing::Test {
   }
 
   std::unique_ptr<CertificateStore> Make() {
-    auto store = CertificateStore::Create(options_, metrics_);
+    auto store = CertificateStore::Create(options_, metrics_.ForTls());
     EXPECT_TRUE(store.ok()) << store.status();
     return *std::move(store);
   }
@@ -44,19 +44,22 @@ class CertificateStoreTest : public ::testing::Test {
     store_->Look();
   }
   TestCertificate NewServer() { return MakeCertificate({}, &pki_.authority); }
+  std::int64_t Reloads(absl::string_view result) {
+    return MetricValue(metrics_, "normd_certificate_reloads_total", {result});
+  }
   const std::string& InUse() const { return store_->current()->material.certificate; }
 
   const CertificateFolder folder_;
   const TestPki pki_ = {};
   absl::Time now_ = absl::Now();
-  CountingTlsMetrics metrics_;
+  Metrics metrics_;
   CertificateStoreOptions options_;
   std::unique_ptr<CertificateStore> store_;
 };
 
 TEST_F(CertificateStoreTest, StartFailsOverFilesThatAreNotGood) {
   folder_.Write("tls.key", pki_.client.key);
-  const auto store = CertificateStore::Create(options_, metrics_);
+  const auto store = CertificateStore::Create(options_, metrics_.ForTls());
   ASSERT_FALSE(store.ok());
   EXPECT_THAT(store.status().message(), HasSubstr("tls_key: "));
 }
@@ -69,9 +72,10 @@ TEST_F(CertificateStoreTest, LooksChangeNothingWhileTheFilesStay) {
   Write(pki_.server);
   Settle();
   EXPECT_EQ(store_->current(), before);
-  EXPECT_EQ(metrics_.taken, 0);
-  EXPECT_EQ(metrics_.refused, 0);
-  EXPECT_EQ(metrics_.not_after, absl::ToUnixSeconds(before->material.not_after));
+  EXPECT_EQ(Reloads("taken"), 0);
+  EXPECT_EQ(Reloads("refused"), 0);
+  EXPECT_EQ(MetricValue(metrics_, "normd_certificate_not_after_seconds"),
+            absl::ToUnixSeconds(before->material.not_after));
 }
 
 TEST_F(CertificateStoreTest, TakesAChangeOfEachFileOnceItHasRested) {
@@ -87,8 +91,8 @@ TEST_F(CertificateStoreTest, TakesAChangeOfEachFileOnceItHasRested) {
   Settle();
   EXPECT_EQ(store_->current()->generation, 3u);
   EXPECT_THAT(store_->current()->material.client_ca, HasSubstr(other.authority.certificate));
-  EXPECT_EQ(metrics_.taken, 2);
-  EXPECT_EQ(metrics_.refused, 0);
+  EXPECT_EQ(Reloads("taken"), 2);
+  EXPECT_EQ(Reloads("refused"), 0);
 }
 
 TEST_F(CertificateStoreTest, TakesAPairThatComesInTwoStepsWithoutAWordOfError) {
@@ -103,8 +107,8 @@ TEST_F(CertificateStoreTest, TakesAPairThatComesInTwoStepsWithoutAWordOfError) {
     Settle();
     EXPECT_EQ(InUse(), next.certificate);
   }
-  EXPECT_EQ(metrics_.taken, 2);
-  EXPECT_EQ(metrics_.refused, 0);
+  EXPECT_EQ(Reloads("taken"), 2);
+  EXPECT_EQ(Reloads("refused"), 0);
 }
 
 TEST_F(CertificateStoreTest, KeepsWhatItHasOverFilesThatAreNotGoodAndCountsThemOnce) {
@@ -113,7 +117,7 @@ TEST_F(CertificateStoreTest, KeepsWhatItHasOverFilesThatAreNotGoodAndCountsThemO
   const auto expect_refused = [&](const char* what) {
     for (int i = 0; i < 5; ++i) store_->Look();
     EXPECT_EQ(store_->current(), before) << what;
-    EXPECT_EQ(metrics_.refused, ++refused) << what;
+    EXPECT_EQ(Reloads("refused"), ++refused) << what;
   };
   const TestCertificate next = NewServer();
   folder_.Write("tls.crt", next.certificate);
@@ -131,14 +135,14 @@ TEST_F(CertificateStoreTest, KeepsWhatItHasOverFilesThatAreNotGoodAndCountsThemO
   Write(next);
   Settle();
   EXPECT_EQ(InUse(), next.certificate);
-  EXPECT_EQ(metrics_.taken, 1);
+  EXPECT_EQ(Reloads("taken"), 1);
 }
 
 TEST_F(CertificateStoreTest, CountsTheSameFaultAgainAfterItWasMended) {
   for (int i = 1; i <= 3; ++i) {
     folder_.Write("tls.key", pki_.client.key);
     Settle();
-    EXPECT_EQ(metrics_.refused, i);
+    EXPECT_EQ(Reloads("refused"), i);
     folder_.Write("tls.key", pki_.server.key);
     Settle();
   }
@@ -152,7 +156,7 @@ TEST_F(CertificateStoreTest, TakesACertificateWhenItsTimeHasCome) {
     EXPECT_EQ(InUse(), pki_.server.certificate);
     now_ += absl::Minutes(1);
   }
-  EXPECT_EQ(metrics_.refused, 1);
+  EXPECT_EQ(Reloads("refused"), 1);
   now_ += absl::Minutes(2);
   Settle();
   EXPECT_EQ(InUse(), next.certificate);

@@ -43,7 +43,7 @@ class CudaFixture : public ::testing::Test {
     auto device = std::make_unique<FaultyDevice>(*OpenCudaDevice(0));
     device_ = device.get();
     devices.push_back(std::move(device));
-    auto backend = DeviceBackend::Create(std::move(devices), options, *metrics_, clock_);
+    auto backend = DeviceBackend::Create(std::move(devices), options, metrics_, clock_);
     ASSERT_TRUE(backend.ok()) << backend.status();
     backend_ = *std::move(backend);
     lanes_ = backend_->MakeLanes();
@@ -60,14 +60,14 @@ class CudaFixture : public ::testing::Test {
     const std::shared_ptr<const Model> model =
         MakeModel("group_norm_" + layout,
                   "group_norm { channels: 12 groups: 4 } activation: SILU layout: " + layout,
-                  metrics_->ForModel("group_norm", 1),
+                  metrics_.ForModel("group_norm", 1),
                   {MakeParameter("weight", gamma), MakeParameter("bias", beta)});
     const_cast<Model&>(*model).set_backend_state(*backend_->Prepare(*model));
     return model;
   }
 
   const SteadyClock clock_;
-  const std::unique_ptr<Metrics> metrics_ = CreateMetrics({"test", ""});
+  Metrics metrics_;
   std::unique_ptr<DeviceBackend> backend_;
   FaultyDevice* device_ = nullptr;
   std::vector<std::unique_ptr<Lane>> lanes_;

@@ -145,7 +145,7 @@ TEST_F(CudaLaneTest, AModelsMemoryComesBackWithIt) {
   const auto free_bytes = [this] { return device_->MemoryInfo()->free_bytes; };
   const std::int64_t before = free_bytes();
   std::shared_ptr<const Model> model =
-      MakeModel("wide", "rms_norm { normalized_shape: 8000000 }", metrics_->ForModel("wide", 1),
+      MakeModel("wide", "rms_norm { normalized_shape: 8000000 }", metrics_.ForModel("wide", 1),
                 {MakeParameter("weight", std::vector<float>(8'000'000, 1.0f))});
   const_cast<Model&>(*model).set_backend_state(*backend_->Prepare(*model));
   EXPECT_LE(free_bytes(), before - 32'000'000);
@@ -159,7 +159,7 @@ TEST_F(CudaLaneTest, AModelThatDoesNotFitFailsItsLoadWithTheNumbers) {
       *device_->Allocate(MemoryKind::kDevice,
                          static_cast<std::size_t>(device_->MemoryInfo()->free_bytes) - (64 << 20));
   const std::shared_ptr<const Model> model =
-      MakeModel("wide", "rms_norm { normalized_shape: 40000000 }", metrics_->ForModel("wide", 1),
+      MakeModel("wide", "rms_norm { normalized_shape: 40000000 }", metrics_.ForModel("wide", 1),
                 {MakeParameter("weight", std::vector<float>(40'000'000, 1.0f))});
   const auto state = backend_->Prepare(*model);
   EXPECT_EQ(state.status().code(), absl::StatusCode::kResourceExhausted) << state.status();

@@ -22,7 +22,7 @@ class DeviceLaneBackend final : public LaneBackend {
     large_bytes_ = static_cast<std::int64_t>(options.lane.arena_bytes) / 8;
     std::vector<std::unique_ptr<Device>> devices;
     devices.push_back(std::move(device));
-    backend_ = *DeviceBackend::Create(std::move(devices), options, *metrics_, clock_);
+    backend_ = *DeviceBackend::Create(std::move(devices), options, metrics_, clock_);
     lanes_ = backend_->MakeLanes();
   }
 
@@ -37,7 +37,7 @@ class DeviceLaneBackend final : public LaneBackend {
   const Closeness closeness_;
   std::int64_t large_bytes_ = 0;
   SteadyClock clock_;
-  const std::unique_ptr<Metrics> metrics_ = CreateMetrics({"test", ""});
+  Metrics metrics_;
   std::unique_ptr<DeviceBackend> backend_;
   std::vector<std::unique_ptr<Lane>> lanes_;
 };

@@ -83,7 +83,7 @@ TEST_F(DeviceLaneTest, EveryLaneOfABrokenDeviceRetiresAtItsNextBatch) {
 }
 
 TEST_F(DeviceLaneTest, EachDeviceHasLanesParametersAndMetricsOfItsOwnAndMayBeLostAlone) {
-  metrics_ = CreateMetrics({"test", ""});
+  metrics_ = std::make_unique<Metrics>();
   Start(SmallOptions(), 2);
   ASSERT_EQ(lanes_.size(), 2u);
   EXPECT_EQ(lanes_[0]->device(), "fake:0");
@@ -131,7 +131,7 @@ TEST_F(DeviceLaneTest, AModelThatDoesNotFitFailsItsLoadWithTheNumbers) {
 }
 
 TEST(DeviceBackendTest, FailsAtStartWhenTheDeviceHasNoRoom) {
-  std::unique_ptr<Metrics> metrics = CreateMetrics({"test", ""});
+  std::unique_ptr<Metrics> metrics = std::make_unique<Metrics>();
   SteadyClock clock;
   std::vector<std::unique_ptr<Device>> devices;
   devices.push_back(std::make_unique<FakeDevice>("fake:0", 1000));

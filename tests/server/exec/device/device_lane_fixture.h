@@ -100,7 +100,7 @@ class DeviceFixture : public ::testing::Test {
   }
 
   SteadyClock clock_;
-  std::unique_ptr<Metrics> metrics_ = CreateMetrics({"test", ""});
+  std::unique_ptr<Metrics> metrics_ = std::make_unique<Metrics>();
   std::vector<FakeDevice*> devices_;
   FakeDevice* device_ = nullptr;  // The first of them.
   std::unique_ptr<DeviceBackend> backend_;

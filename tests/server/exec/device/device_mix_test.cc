@@ -14,7 +14,7 @@
 #include "server/exec/device/device_program.h"
 #include "server/exec/device/pinned_pool.h"
 #include "server/exec/device/pinned_stager.h"
-#include "tests/support/counting_metrics.h"
+#include "server/metrics/metrics.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/mix_operation.h"
 #include "tests/support/tensor.h"
@@ -78,8 +78,8 @@ class DeviceMixTest : public testing::TestWithParam<std::size_t> {
   }
 
   SteadyClock clock_;
-  CountingModelMetrics metrics_;
-  CountingLaneMetrics lane_metrics_;
+  ModelMetrics metrics_;
+  LaneMetrics lane_metrics_;
   FakeDevice device_{"fake:3"};
   std::unique_ptr<PinnedPool> pool_ = *PinnedPool::Create(device_, 1 << 20);
   std::unique_ptr<DeviceLane> lane_;
