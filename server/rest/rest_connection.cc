@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory_resource>
 #include <optional>
 #include <type_traits>
@@ -20,6 +21,7 @@
 #include "boost/asio/ssl/stream.hpp"
 #include "boost/asio/write.hpp"
 #include "boost/beast/core/flat_buffer.hpp"
+#include "server/accept/active_calls.h"
 #include "server/accept/client_status.h"
 #include "server/http/certificate_names.h"
 #include "server/http/connection_end.h"
@@ -63,6 +65,28 @@ struct InMemory {
 template <typename Run>
 InMemory(std::pmr::memory_resource&, Run) -> InMemory<Run>;
 
+// A body that has not come whole when the server stops. Passes the stop on to its connection.
+class AwaitedBody final : public ActiveCalls::Stream {
+ public:
+  // Called on any thread, with the time since which the body must have been quiet.
+  using GiveUp = std::function<void(TimePoint quiet_since, const absl::Status& status)>;
+
+  AwaitedBody(ActiveCalls& active, GiveUp give_up)
+      : active_(active), give_up_(std::move(give_up)) {}
+  ~AwaitedBody() override { active_.Remove(this); }
+  AwaitedBody(const AwaitedBody&) = delete;
+  AwaitedBody& operator=(const AwaitedBody&) = delete;
+
+  void Abort(const absl::Status& status) override { give_up_(TimePoint::max(), status); }
+  void AbortIfQuiet(TimePoint quiet_since, const absl::Status& status) override {
+    give_up_(quiet_since, status);
+  }
+
+ private:
+  ActiveCalls& active_;
+  const GiveUp give_up_;
+};
+
 // shared: the operation in progress holds it, or `busy_` while a call has it.
 template <typename Stream>
 class ConnectionOver final : public RestConnection,
@@ -77,6 +101,7 @@ class ConnectionOver final : public RestConnection,
         body_(options_, parts.bodies, buffer_),
         end_(socket().get_executor()) {}
   ~ConnectionOver() override {
+    awaited_.reset();
     call_.reset();
     caller_.reset();
     if (on_end) on_end();
@@ -119,12 +144,23 @@ class ConnectionOver final : public RestConnection,
   }
 
   void Drain() override {
-    if (phase_ != Phase::kHead && phase_ != Phase::kBody) return;
-    Drop();
+    if (phase_ != Phase::kBody || call_ == nullptr || awaited_ != nullptr) return;
+    last_bytes_at_ = Now();
+    ActiveCalls& active = parts_.environment.accept.active;
+    // The connection must end on its own thread: a stop does not keep it.
+    awaited_ = std::make_shared<AwaitedBody>(
+        active, [weak = this->weak_from_this(), executor = socket().get_executor()](
+                    TimePoint quiet_since, const absl::Status& status) {
+          asio::post(executor, [weak, quiet_since, status] {
+            if (const auto self = weak.lock()) self->GiveUpBody(quiet_since, status);
+          });
+        });
+    active.Add(awaited_);
   }
 
   void CloseIdle() override {
-    if (phase_ == Phase::kOpening || phase_ == Phase::kIdle) Close();
+    if (phase_ == Phase::kOpening || phase_ == Phase::kIdle) return Close();
+    if (phase_ == Phase::kHead || phase_ == Phase::kBody) Drop();
   }
 
   void CloseEnding() override {
@@ -201,7 +237,11 @@ class ConnectionOver final : public RestConnection,
       if (phase_ == Phase::kWriting || phase_ == Phase::kEnding) return;
       return phase_ == Phase::kIdle ? End(DeliveryDue()) : Drop();
     }
-    if (phase_ == Phase::kBody) return Follow(body_.Take(bytes));
+    if (phase_ == Phase::kBody) {
+      last_bytes_at_ = Now();
+      return Follow(body_.Take(bytes));
+    }
+    if (!head_.keep_alive) return;  // Perhaps the rest of a body that was given up.
     buffer_.commit(bytes);
     if (phase_ == Phase::kOpening || phase_ == Phase::kIdle || phase_ == Phase::kHead) ReadHeadOf();
   }
@@ -301,6 +341,12 @@ class ConnectionOver final : public RestConnection,
     HaveBody();
   }
 
+  // In a stop. A body that is not read yet waits for its 100 Continue.
+  void GiveUpBody(TimePoint quiet_since, const absl::Status& status) {
+    const bool waits = awaited_ != nullptr && phase_ == Phase::kBody && reading_ && !ended_;
+    if (waits && last_bytes_at_ <= quiet_since) EndUnread(status);
+  }
+
   // Answers a request that has no call: with a refusal, or OPTIONS.
   void RefuseRequest() {
     if (refused_.status >= 400) parts_.metrics.RecordRefusedRequest(refused_.status);
@@ -394,6 +440,7 @@ class ConnectionOver final : public RestConnection,
 
   void EndCall() {
     if (call_ != nullptr) call_->Record();
+    awaited_.reset();
     call_.reset();
     reader_.reset();
   }
@@ -471,6 +518,8 @@ class ConnectionOver final : public RestConnection,
   RestRefusal refused_;
   IncomingBody body_;
   std::unique_ptr<RestCall> call_;
+  std::shared_ptr<AwaitedBody> awaited_;  // shared: with a stop that looks at it.
+  TimePoint last_bytes_at_{};             // In kBody.
   std::shared_ptr<ConnectionOver> busy_;  // This object, while the call works.
   alignas(std::max_align_t) std::array<std::byte, 128> reply_bytes_;  // For one handler at a time.
   std::pmr::monotonic_buffer_resource reply_memory_{reply_bytes_.data(), reply_bytes_.size(),
