@@ -75,8 +75,8 @@ TEST_F(NormctlTest, NormalizeWritesOverNoInputThatIsRead) {
   WriteInput("y.npy.part", {2, 8, 5}, 3);
   const std::string input = folder_.File("y.npy.part");
   const std::string before = test::ReadFile(input);
-  const Ran ran = Call(
-      {"normalize", "--stream=always", "--model=group", input, "-o", folder_.File("y.npy")});
+  const Ran ran =
+      Call({"normalize", "--stream=always", "--model=group", input, "-o", folder_.File("y.npy")});
   EXPECT_EQ(ran.code, kExitFailed);
   EXPECT_THAT(ran.err, HasSubstr("y.npy.part until it is whole, which is an input"));
   EXPECT_TRUE(test::ReadFile(input) == before);
