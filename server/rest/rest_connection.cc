@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory_resource>
 #include <optional>
 #include <type_traits>
@@ -21,11 +20,11 @@
 #include "boost/asio/ssl/stream.hpp"
 #include "boost/asio/write.hpp"
 #include "boost/beast/core/flat_buffer.hpp"
-#include "server/accept/active_calls.h"
 #include "server/accept/client_status.h"
 #include "server/http/certificate_names.h"
 #include "server/http/connection_end.h"
-#include "server/net/tcp_counters.h"
+#include "server/rest/awaited_body.h"
+#include "server/rest/delivery.h"
 #include "server/rest/incoming_body.h"
 #include "server/rest/request_reader.h"
 #include "server/rest/rest_call.h"
@@ -64,28 +63,6 @@ struct InMemory {
 };
 template <typename Run>
 InMemory(std::pmr::memory_resource&, Run) -> InMemory<Run>;
-
-// A body that has not come whole when the server stops. Passes the stop on to its connection.
-class AwaitedBody final : public ActiveCalls::Stream {
- public:
-  // Called on any thread, with the time since which the body must have been quiet.
-  using GiveUp = std::function<void(TimePoint quiet_since, const absl::Status& status)>;
-
-  AwaitedBody(ActiveCalls& active, GiveUp give_up)
-      : active_(active), give_up_(std::move(give_up)) {}
-  ~AwaitedBody() override { active_.Remove(this); }
-  AwaitedBody(const AwaitedBody&) = delete;
-  AwaitedBody& operator=(const AwaitedBody&) = delete;
-
-  void Abort(const absl::Status& status) override { give_up_(TimePoint::max(), status); }
-  void AbortIfQuiet(TimePoint quiet_since, const absl::Status& status) override {
-    give_up_(quiet_since, status);
-  }
-
- private:
-  ActiveCalls& active_;
-  const GiveUp give_up_;
-};
 
 // shared: the operation in progress holds it, or `busy_` while a call has it.
 template <typename Stream>
@@ -127,8 +104,10 @@ class ConnectionOver final : public RestConnection,
   void Check(TimePoint now) override {
     if (ended_) return;
     if (now < due_) {
-      if (IsUntaken(now)) phase_ == Phase::kIdle ? End(now) : Drop();
-      return;
+      // The phases of a response have a time of their own.
+      const bool responds = phase_ == Phase::kWriting || phase_ == Phase::kEnding;
+      if (responds || !delivery_.IsLate(socket().native_handle(), now)) return;
+      return phase_ == Phase::kIdle ? End(now) : Drop();
     }
     switch (phase_) {
       case Phase::kOpening:
@@ -413,10 +392,7 @@ class ConnectionOver final : public RestConnection,
     }
     reply_.Set(std::move(reply), head_, call_ != nullptr ? &call_->ids() : nullptr,
                options_.allow_origin);
-    Expect(Phase::kWriting,
-           options_.response_timeout > Duration(0)
-               ? options_.response_timeout + std::chrono::seconds(reply_.bytes() >> 20)
-               : Duration(0));
+    Expect(Phase::kWriting, delivery_.TimeFor(static_cast<std::int64_t>(reply_.bytes())));
     asio::async_write(stream_, reply_.parts(), TransferAll(),
                       [self = Self()](ErrorCode error, std::size_t) { self->Sent(error); });
   }
@@ -430,7 +406,7 @@ class ConnectionOver final : public RestConnection,
     reply_.Clear();
     if (error || ended_) return Drop();
     if (!head_.keep_alive) return End(due_);
-    may_be_untaken_ = true;
+    delivery_.Begin();
     head_ = RestHead();
     Expect(Phase::kIdle, options_.max_idle);
     if (buffer_.size() > 0) return ReadHeadOf();
@@ -445,32 +421,8 @@ class ConnectionOver final : public RestConnection,
     reader_.reset();
   }
 
-  // Whether the client has left a response with the kernel for longer than it may, whatever it has
-  // asked for since.
-  bool IsUntaken(TimePoint now) {
-    // The phases of a response have a time of their own.
-    const bool responds = phase_ == Phase::kWriting || phase_ == Phase::kEnding;
-    if (!may_be_untaken_ || responds || options_.response_timeout <= Duration(0)) return false;
-    const int descriptor = socket().native_handle();
-    // In this order: what is acknowledged in between is not asked for again.
-    const std::int64_t acknowledged = ReadTcpCounters(descriptor).acknowledged_bytes;
-    const std::int64_t left = UndeliveredBytes(descriptor);
-    if (left == 0 || acknowledged >= untaken_mark_) untaken_due_ = kNever;
-    may_be_untaken_ = left > 0;
-    if (left > 0 && untaken_due_ == kNever) {
-      untaken_mark_ = acknowledged + left;
-      untaken_due_ = now + options_.response_timeout + std::chrono::seconds(left >> 20);
-    }
-    return now >= untaken_due_;
-  }
-
   // When the client of an idle connection is to have what the kernel has.
-  TimePoint DeliveryDue() {
-    if (options_.response_timeout <= Duration(0)) return kNever;
-    const std::int64_t left = UndeliveredBytes(socket().native_handle());
-    return std::min(untaken_due_,
-                    Now() + options_.response_timeout + std::chrono::seconds(left >> 20));
-  }
+  TimePoint DeliveryDue() { return delivery_.Due(socket().native_handle(), Now()); }
 
   // The client has until `due` to take what the kernel has, and kLinger at least.
   void End(TimePoint due) {
@@ -504,11 +456,7 @@ class ConnectionOver final : public RestConnection,
   bool reading_ = false;
   bool client_ended_ = false;
   bool ended_ = false;
-  // By then the client is to have what the kernel had at an earlier look: as many bytes are to be
-  // acknowledged.
-  TimePoint untaken_due_ = kNever;
-  std::int64_t untaken_mark_ = 0;
-  bool may_be_untaken_ = false;  // There has been a response since the kernel had nothing.
+  Delivery delivery_{options_.response_timeout};
   boost::beast::flat_buffer buffer_;
 
   // For the request in progress.
