@@ -57,11 +57,11 @@ void DescriptorCloser::Close(std::vector<Descriptor> descriptors) {
     (void)setsockopt(descriptor.get(), SOL_SOCKET, SO_LINGER, &kAtOnce, sizeof(kAtOnce));
   }
   MutexLock lock(state_->mutex);
-  state_->waiting += descriptors.size();
+  state_->changed.SignalAll();
   for (Descriptor& descriptor : descriptors) {
     state_->descriptors.push_back(std::move(descriptor));
+    ++state_->waiting;
   }
-  state_->changed.SignalAll();
 }
 
 std::size_t DescriptorCloser::waiting() const {
