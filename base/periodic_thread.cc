@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace normd {
@@ -33,7 +34,11 @@ void PeriodicThread::Loop() {
   TimePoint next = clock.Now();
   for (;;) {
     const TimePoint least = clock.Now() + least_;
-    work_();
+    try {
+      work_();
+    } catch (const std::bad_alloc&) {
+      // The next time may find memory.
+    }
     // Late work does not put off what follows, and what was missed is not made up for.
     next = std::max(next + period_, clock.Now());
     MutexLock lock(mutex_);

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <new>
 
 namespace normd {
 
@@ -55,7 +56,11 @@ void TaskThread::Loop() {
       task = std::move(waiting_.front().second);
       waiting_.pop_front();
     }
-    std::move(task)();
+    try {
+      std::move(task)();
+    } catch (const std::bad_alloc&) {
+      // The next task may find memory.
+    }
   }
 }
 

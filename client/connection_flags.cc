@@ -1,5 +1,10 @@
 #include "client/connection_flags.h"
 
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
 namespace normd::client {
 
 void ConnectionFlags::AddTo(FlagSet& flags) {
@@ -21,6 +26,29 @@ void ConnectionFlags::Set(ClientOptions& options) const {
     options.tls = files;
   }
   options.token_file = token_file;
+}
+
+// gRPC distinguishes the cases in its message alone.
+absl::Status WithHint(const absl::Status& status) {
+  constexpr const char* kUntrusted =
+      "its certificate is not trusted: --tls_ca names the authorities that may sign it";
+  constexpr std::pair<const char*, const char*> kHints[] = {
+      {"wrong version number", "the server seems to speak no TLS: try without --tls"},
+      {"certificate verify failed", kUntrusted},
+      // The authority has the right name and another key, of an elliptic curve or RSA.
+      {"asn1 encoding routines", kUntrusted},
+      {"rsa routines", kUntrusted},
+      {"Socket closed",
+       "if the server speaks TLS, add --tls; if it asks for certificates, "
+       "--tls_cert and --tls_key"},
+      {"Failed parsing HTTP/2", "is it the gRPC port (8001), and not that of the metrics?"},
+      {"Received http2 header with status", "something else than normd answers there"},
+      {"Connection refused", "does normd run, and listen there?"}};
+  for (const auto& [message, hint] : kHints) {
+    if (!absl::StrContains(status.message(), message)) continue;
+    return absl::Status(status.code(), absl::StrCat(status.message(), "; ", hint));
+  }
+  return status;
 }
 
 }  // namespace normd::client

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "client/client.h"
 #include "flags/flag_set.h"
 
@@ -20,6 +21,9 @@ struct ConnectionFlags {
   // Sets `tls` and `token_file` of `options`: each of the TLS flags turns TLS on.
   void Set(ClientOptions& options) const;
 };
+
+// The error of a call, with advice where it tells that no connection came about.
+absl::Status WithHint(const absl::Status& status);
 
 }  // namespace normd::client
 

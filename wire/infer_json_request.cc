@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/printable.h"
@@ -56,6 +57,14 @@ constexpr absl::string_view kTensorKeys[] = {"name", "datatype", "shape", "data"
 constexpr absl::string_view kParameters[] = {
     "priority",       "timeout",        "binary_data_output",   "binary_data_size",   "binary_data",
     "classification", kRegionParameter, kRegionOffsetParameter, kRegionBytesParameter};
+
+// The values of a parameter, for a message about one that has another.
+absl::string_view WantedOf(absl::string_view parameter) {
+  if (parameter == "binary_data" || parameter == "binary_data_output") return "true or false";
+  if (parameter == kRegionParameter) return "text";
+  return absl::c_linear_search(kParameters, parameter) ? "an integer"
+                                                       : "true, false, a number or text";
+}
 
 // The JSON text; InvalidArgument for a length that the body does not have.
 absl::StatusOr<absl::string_view> TextOf(const InferJsonBody& body) {
@@ -272,12 +281,12 @@ class RequestReader {
           absl::StrCat(all.name, "[\"", Printable(name, kMaxKeyBytesShown), "\"]");
       const JsonField field = owner.Named(shown);
       ReceivedParameter parameter;
-      if (status.ok()) status = ReadParameter(field, inner, parameter);
+      if (status.ok()) status = ReadParameter(field, name, inner, parameter);
       return status.ok() ? on_parameter(field, std::move(parameter), name) : status;
     });
   }
 
-  absl::Status ReadParameter(const JsonField& field, od::value value,
+  absl::Status ReadParameter(const JsonField& field, absl::string_view key, od::value value,
                              ReceivedParameter& parameter) {
     using Kind = ReceivedParameter::Kind;
     bool flag = false;
@@ -298,7 +307,7 @@ class RequestReader {
     } else if (IsJsonNumber(token)) {
       parameter.kind = Kind::kDouble;
     } else {
-      return reader_.Refuse(field, token, "true, false, a number or text");
+      return reader_.Refuse(field, token, WantedOf(key));
     }
     return absl::OkStatus();
   }

@@ -14,6 +14,10 @@ namespace od = simdjson::ondemand;
 constexpr int kMaxDepth = 100;         // Values that mean nothing here are no deeper.
 constexpr std::size_t kMaxShown = 32;  // Bytes of a text that an error repeats.
 
+// simdjson looks for the processor's instructions at its first use, and ends the process if it has
+// no memory then: so that is before any request.
+[[maybe_unused]] const bool kIsReady = simdjson::validate_utf8("", 0);
+
 bool IsScalar(absl::string_view token) {
   return token == "true" || token == "false" || token == "null" || IsJsonNumber(token);
 }

@@ -183,8 +183,12 @@ bool Merge(const Json& json, Message& message) {
 // Why Merge does not take a value: itself, or, of a map, the entry that is wrong.
 absl::Status Refusal(const Message& message, const FieldDescriptor& field, const Json& value) {
   const auto refuse = [](absl::string_view name, const Json& got, const FieldDescriptor& wanted) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ": ", Shown(got), ", wanted ", WantedBy(wanted)));
+    // Text that is not in base64 has the wanted kind.
+    const bool quotes = wanted.type() == FieldDescriptor::TYPE_BYTES && got.is_string();
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": ",
+        quotes ? absl::StrCat("\"", Printable(got.get<std::string>(), 32), "\"") : Shown(got),
+        ", wanted ", WantedBy(wanted)));
   };
   if (!field.is_map() || !value.is_object()) return refuse(field.name(), value, field);
   const Descriptor& mapped = *field.message_type()->map_value()->message_type();
@@ -230,7 +234,7 @@ absl::Status ReadMessageJson(absl::string_view text, Message& message, absl::str
         if (Unfold(*mapped, entry)) continue;
         return absl::InvalidArgumentError(absl::StrCat(key, "[\"", Printable(name, 32),
                                                        "\"]: ", Shown(entry),
-                                                       ", wanted true, false, a number or text"));
+                                                       ", wanted true, false, an integer or text"));
       }
     } else if (known->type() == FieldDescriptor::TYPE_BYTES && value.is_object()) {
       value = value.value("b64", Json());

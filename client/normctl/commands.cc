@@ -210,8 +210,8 @@ int RunNormctl(absl::Span<const std::string> arguments, std::ostream& out, std::
   // If it cannot be reached, the command's call says why.
   (*client)->Connect(absl::ToChronoNanoseconds(common.timeout));
   const bool timeout_given = common.timeout != default_timeout;
-  const absl::Status status = Execute(command, common, timeout_given, **client, *std::move(others),
-                                      out, terminal ? &err : nullptr);
+  const absl::Status status = WithHint(Execute(command, common, timeout_given, **client,
+                                               *std::move(others), out, terminal ? &err : nullptr));
   if (status.ok()) return kExitOk;
   err << "normctl: " << absl::StatusCodeToString(status.code()) << ": " << status.message() << "\n";
   return kExitFailed;

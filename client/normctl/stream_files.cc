@@ -17,16 +17,37 @@ namespace {
 // Bytes of the input that are compared with the reference at once.
 constexpr std::int64_t kCompareBytes = std::int64_t{16} << 20;
 
-// A stream's output file. It has another name until it is whole, unless the path leads to something
-// other than a file, such as a device.
+// Where an output is written until it is whole: beside its file, or, unless the path leads to one,
+// such as to a device, there.
+std::string WrittenPath(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  const bool plain = !std::filesystem::exists(status) || std::filesystem::is_regular_file(status);
+  return plain ? path + ".part" : path;
+}
+
+// InvalidArgument if an output would be written over an input while that is read.
+absl::Status CheckApart(absl::Span<const std::string> outputs, absl::Span<const InputFile> inputs) {
+  for (const std::string& path : outputs) {
+    if (path.empty()) continue;
+    const std::string written = WrittenPath(path);
+    for (const InputFile& input : inputs) {
+      std::error_code absent;
+      if (!std::filesystem::equivalent(written, input.file.path(), absent)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("-o: ", path, " is written as ", written,
+                       " until it is whole, which is an input, wanted another file"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A stream's output file.
 class OutputFile {
  public:
   static absl::StatusOr<std::unique_ptr<OutputFile>> Create(const std::string& path,
                                                             norm::DType dtype, const Shape& shape) {
-    std::error_code error;
-    const std::filesystem::file_status status = std::filesystem::status(path, error);
-    const bool plain = !std::filesystem::exists(status) || std::filesystem::is_regular_file(status);
-    std::string written_path = plain ? path + ".part" : path;
+    std::string written_path = WrittenPath(path);
     absl::StatusOr<NpyWriter> writer = NpyWriter::Create(written_path, dtype, shape);
     if (!writer.ok()) return writer.status();
     return std::unique_ptr<OutputFile>(
@@ -195,6 +216,7 @@ absl::StatusOr<StreamResult> StreamFiles(Client& client, StreamRequest request,
   request.on_accepted = [&](const StreamResult& accepted) {
     const absl::StatusOr<std::vector<std::string>> paths = choose_paths(accepted.outputs);
     if (!paths.ok()) return paths.status();
+    if (absl::Status apart = CheckApart(*paths, inputs); !apart.ok()) return apart;
     absl::StatusOr<std::unique_ptr<OutputStream>> created =
         OutputStream::Create(accepted.outputs, accepted.samples, *paths);
     if (!created.ok()) return created.status();

@@ -7,7 +7,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/channel_security.h"
@@ -109,26 +108,6 @@ client::FleetCounts Sum(const std::vector<const client::FleetClient*>& fleets) {
   client::FleetCounts sum;
   for (const client::FleetClient* fleet : fleets) Add(fleet->counts(), 1, sum);
   return sum;
-}
-
-// Advice for a server that took the connection and then made no progress. gRPC distinguishes these
-// cases in its message alone.
-absl::Status WithHint(const absl::Status& status) {
-  constexpr std::pair<const char*, const char*> kHints[] = {
-      {"wrong version number", "the server seems to speak no TLS: try without --tls"},
-      {"certificate verify failed",
-       "its certificate is not trusted: --tls_ca names the authorities that may sign it"},
-      {"Socket closed",
-       "if the server speaks TLS, add --tls; if it asks for certificates, "
-       "--tls_cert and --tls_key"},
-      {"Failed parsing HTTP/2", "is it the gRPC port (8001), and not that of the metrics?"},
-      {"Received http2 header with status", "something else than normd answers there"},
-      {"Connection refused", "does normd run, and listen there?"}};
-  for (const auto& [message, hint] : kHints) {
-    if (!absl::StrContains(status.message(), message)) continue;
-    return absl::Status(status.code(), absl::StrCat(status.message(), "; ", hint));
-  }
-  return status;
 }
 
 // A run with these options, at `load` if it is above 0.
@@ -254,14 +233,14 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const ProgramOptions& opt
   }
   client::Client& client = *connected->control;
   if (absl::Status status = ChooseShapes(client, session->options_); !status.ok()) {
-    return WithHint(status);
+    return client::WithHint(status);
   }
   absl::StatusOr<Workload> workload = Workload::Create(session->options_.mix, options.seed);
   if (!workload.ok()) return workload.status();
   session->workload_ = std::make_unique<Workload>(*std::move(workload));
   absl::StatusOr<Preflight> preflight =
       RunPreflight(client, *session->workload_, session->options_);
-  if (!preflight.ok()) return WithHint(preflight.status());
+  if (!preflight.ok()) return client::WithHint(preflight.status());
   session->server_ = std::move(preflight->server);
   auto sender = MakeSender(session->options_, *std::move(preflight), *session->workload_,
                            *connected, session->pacer_);

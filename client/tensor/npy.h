@@ -32,6 +32,7 @@ class NpyReader {
 
   norm::DType dtype() const { return header_.dtype; }
   const Shape& shape() const { return header_.shape; }
+  const std::string& path() const { return file_.path; }
   std::int64_t bytes() const { return bytes_; }
 
   // Fills `out` with the tensor's bytes from `offset` on, which must lie within bytes(). Blocks.

@@ -101,7 +101,8 @@ absl::Status Admit(AcceptEnvironment& environment, const CallContext& call,
                                               call.account());
   } else {
     lease = environment.admission.Admit(HeldBytes(*call.model(), accepted), call.metrics(),
-                                        Needs::kLane, call.account());
+                                        accepted.was_held ? Needs::kLaneOfHeld : Needs::kLane,
+                                        call.account());
   }
   if (!lease.ok()) return lease.status();
   accepted.lease = *std::move(lease);

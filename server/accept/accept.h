@@ -29,6 +29,7 @@ struct AcceptedRequest {
   PlacedOutputs outputs;
   RegionTensors in_regions;
   std::optional<StreamPlan> stream;  // For a request whose data comes in chunks.
+  bool was_held = false;  // Part of it came before: a stop in between does not refuse it.
   Admission::Lease lease;
 
   const Geometry& geometry() const { return inputs.geometry; }

@@ -30,6 +30,7 @@ void ActiveCalls::AbortQuietStreams(TimePoint quiet_since, const absl::Status& s
 std::vector<std::shared_ptr<ActiveCalls::Stream>> ActiveCalls::Streams() {
   std::vector<std::shared_ptr<Stream>> streams;
   MutexLock lock(streams_mutex_);
+  streams.reserve(streams_.size());  // Else a last reference could end here, and take the lock.
   for (const auto& [key, weak] : streams_) {
     if (std::shared_ptr<Stream> stream = weak.lock()) streams.push_back(std::move(stream));
   }

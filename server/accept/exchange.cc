@@ -30,6 +30,7 @@ absl::StatusOr<std::unique_ptr<Request>> Exchange::Accept(RequestDescription&& d
   id_ = std::move(description.id);
   decoded_ = std::move(description.owner);
   // Each byte and each request counts once: a message that fits uncompressed fits compressed.
+  accepted_.was_held = held_.active();
   LetHeldGo();
   absl::Status status = AcceptRequest(environment_, call_, description, accepted_);
   if (!status.ok()) return status;

@@ -117,10 +117,11 @@ absl::Status Admission::CheckOpen(ModelMetrics& model) const {
 
 absl::StatusOr<Admission::Lease> Admission::Enter(Needs needs, const CallAccount& account,
                                                   ModelMetrics& model) {
-  if (needs != Needs::kRoom) {
+  const bool needs_lane = needs == Needs::kLane || needs == Needs::kLaneOfHeld;
+  if (needs == Needs::kLane || needs == Needs::kOpenServer) {
     if (absl::Status status = CheckOpen(model); !status.ok()) return status;
   }
-  if (needs == Needs::kLane && !ready()) {
+  if (needs_lane && !ready()) {
     model.RecordRejection(Rejection::kNotReady);
     return absl::UnavailableError("the server has no working lane");
   }
@@ -133,7 +134,7 @@ absl::StatusOr<Admission::Lease> Admission::Enter(Needs needs, const CallAccount
     lease.holders_[1] = &account.party->holding;
   }
   lease.of_identity_ = account.is_identity;
-  if (needs == Needs::kLane && account.connection != nullptr) {
+  if (needs_lane && account.connection != nullptr) {
     absl::Status status = CountCall(lease, *account.connection, model);
     if (!status.ok()) return status;
   }

@@ -23,9 +23,10 @@ namespace normd {
 enum class HolderKind { kConnection, kPeer };  // A call's identity, if it has one, is its peer.
 inline constexpr std::size_t kHolderKindCount = 2;
 
-// What a request needs to be admitted: a working lane, a server that is open (see Close), or only
-// room, as one that asks for the server's health.
-enum class Needs { kLane, kOpenServer, kRoom };
+// What a request needs to be admitted: a working lane and an open server (see Close); the lane
+// alone, if a lease has held a part of it; the open server alone; or only room, as a request for
+// the server's health.
+enum class Needs { kLane, kLaneOfHeld, kOpenServer, kRoom };
 
 struct AdmissionLimits {
   std::int64_t max_inflight_bytes = std::int64_t{1} << 30;  // Inputs plus outputs.
@@ -110,7 +111,7 @@ class Admission {
   Admission(AdmissionLimits limits, Metrics& metrics);
 
   // ResourceExhausted, naming the budget, the requested and the free amount, when it does not fit
-  // or the caller has its share; Unavailable after Close if it needs more than room, or when it
+  // or the caller has its share; Unavailable after Close if it needs an open server, or when it
   // needs a lane while not ready.
   // Counts the refusal with `model`. InvalidArgument for a request larger than the whole budget, or
   // than an identity's limit: no retry helps. A holder with nothing inside may exceed its share
@@ -137,7 +138,7 @@ class Admission {
   void StopAwaiting(Lease& lease);
   void EndOverdraft(Lease& lease);
 
-  // Refuses everything from now on that needs more than room.
+  // Refuses everything from now on that needs an open server.
   void Close() { closed_.store(true, std::memory_order_relaxed); }
   // Unavailable after Close; counts the refusal with `model`.
   absl::Status CheckOpen(ModelMetrics& model) const;

@@ -9,6 +9,12 @@
 namespace normd {
 namespace {
 
+// Made at the process's start, and never destroyed: where they are needed there may be no memory.
+const absl::Status& kNoMemory = *new absl::Status(
+    absl::ResourceExhaustedError("memory: the server has none left for this request"));
+const absl::Status& kCancelledByClient =
+    *new absl::Status(absl::CancelledError("the client cancelled the request"));
+
 void Finish(std::unique_ptr<Request> request, Completion& completion) {
   completion.stages = request->stages;
   auto done = std::move(request->done);
@@ -28,17 +34,8 @@ Request::~Request() {
   std::move(done)(std::move(completion));
 }
 
-const absl::Status& NoMemory() {
-  static const absl::Status& status = *new absl::Status(
-      absl::ResourceExhaustedError("memory: the server has none left for this request"));
-  return status;
-}
-
-const absl::Status& CancelledByClient() {
-  static const absl::Status& status =
-      *new absl::Status(absl::CancelledError("the client cancelled the request"));
-  return status;
-}
+const absl::Status& NoMemory() { return kNoMemory; }
+const absl::Status& CancelledByClient() { return kCancelledByClient; }
 
 void Complete(std::unique_ptr<Request> request, OutputBuffers&& outputs, const BatchInfo& batch) {
   Completion completion;

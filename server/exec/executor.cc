@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cassert>
 #include <map>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -137,9 +138,13 @@ void Executor::Impl::Run(Lane& lane) {
   absl::Status status;
   while (status.ok()) {
     turn.Begin();
-    std::unique_ptr<Batch> batch = queue.Take();
-    if (batch == nullptr) break;
-    status = lane.Execute(std::move(batch));
+    try {
+      std::unique_ptr<Batch> batch = queue.Take();
+      if (batch == nullptr) break;
+      status = lane.Execute(std::move(batch));
+    } catch (const std::bad_alloc&) {
+      // The requests have ended with their batch, and the next one may find memory.
+    }
   }
   turn.End();
   lane.OnLargeBatch({});

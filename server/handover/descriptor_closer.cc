@@ -45,13 +45,13 @@ void DescriptorCloser::Close(std::vector<Descriptor> descriptors) {
   }
   MutexLock lock(state_->mutex);
   for (Descriptor& descriptor : descriptors) {
-    ++state_->waiting;
     state_->thread.Submit([state = state_.get(), closed = std::move(descriptor)]() mutable {
       closed.Reset();
       MutexLock task_lock(state->mutex);
       --state->waiting;
       state->changed.SignalAll();
     });
+    ++state_->waiting;
   }
 }
 

@@ -14,10 +14,10 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <new>
 #include <optional>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/net/socket_calls.h"
@@ -81,9 +81,8 @@ RegionReply ReplyTo(const absl::Status& status) {
   return {status.code(), 0, std::string(status.message())};
 }
 
-// The descriptors of a packet; the caller closes them.
-std::vector<Descriptor> TakeDescriptors(msghdr& message) {
-  std::vector<Descriptor> taken;
+// Takes the descriptors of a packet; the caller closes them.
+void TakeDescriptors(msghdr& message, std::vector<Descriptor>& taken) {
   for (cmsghdr* at = CMSG_FIRSTHDR(&message); at != nullptr; at = CMSG_NXTHDR(&message, at)) {
     if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (at->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -93,37 +92,26 @@ std::vector<Descriptor> TakeDescriptors(msghdr& message) {
       taken.emplace_back(fd);
     }
   }
-  return taken;
 }
 
 }  // namespace
 
 // Thread-safe.
-class RegionListener::Locked {
+class RegionListener::Bell {
  public:
-  int wake() const { return wake_.get(); }
-  void Wake() {
+  int descriptor() const { return event_.get(); }
+  // Needs no memory: the end of a wait calls it.
+  void Ring() {
     const std::uint64_t one = 1;
-    (void)!write(wake_.get(), &one, sizeof(one));
+    (void)!write(event_.get(), &one, sizeof(one));
   }
-  void Add(std::uint64_t registration) {
-    {
-      MutexLock lock(mutex_);
-      registrations_.push_back(registration);
-    }
-    Wake();
-  }
-  std::vector<std::uint64_t> TakeAll() {
+  void Stop() {
     std::uint64_t count = 0;
-    (void)!read(wake_.get(), &count, sizeof(count));
-    MutexLock lock(mutex_);
-    return std::exchange(registrations_, {});
+    (void)!read(event_.get(), &count, sizeof(count));
   }
 
  private:
-  const Descriptor wake_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-  Mutex mutex_;
-  std::vector<std::uint64_t> registrations_ ABSL_GUARDED_BY(mutex_);
+  const Descriptor event_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 };
 
 absl::StatusOr<std::unique_ptr<RegionListener>> RegionListener::Start(RegionListenerOptions options,
@@ -143,14 +131,14 @@ RegionListener::RegionListener(RegionListenerOptions options, PacketListener lis
       registry_(registry),
       metrics_(metrics),
       owner_of_(std::move(owner_of)),
-      locked_(std::make_shared<Locked>()),
+      bell_(std::make_shared<Bell>()),
       thread_([this] { Loop(); }) {
   pthread_setname_np(thread_.native_handle(), "regions");
 }
 
 RegionListener::~RegionListener() {
   ending_ = true;
-  locked_->Wake();
+  bell_->Ring();
   thread_.join();
   while (!connections_.empty()) EndAt(connections_.size() - 1);
   // Connections that wait to be accepted may have sent something already.
@@ -158,11 +146,16 @@ RegionListener::~RegionListener() {
 }
 
 void RegionListener::Loop() {
-  // SendLateReplies may have read the final wake with others.
-  while (!ending_ && Wait()) {
-    ServeAll();
-    if (watched_[0].revents != 0) SendLateReplies();
-    if (watched_[1].revents != 0) AcceptSome();
+  // SendLateReplies may have read the final ring with others.
+  while (!ending_) {
+    try {
+      if (!Wait()) return;
+      ServeAll();
+      if (watched_[0].revents != 0) SendLateReplies();
+      if (watched_[1].revents != 0) AcceptSome();
+    } catch (const std::bad_alloc&) {
+      poll(nullptr, 0, kPauseMillis);  // Then there may be memory.
+    }
   }
 }
 
@@ -171,11 +164,11 @@ bool RegionListener::Wait() {
   const bool accepts = !behind && !no_descriptor_;
   // poll skips negative numbers.
   watched_.clear();
-  watched_.push_back({locked_->wake(), POLLIN, 0});
+  watched_.push_back({bell_->descriptor(), POLLIN, 0});
   watched_.push_back({accepts ? listener_.socket.get() : -1, POLLIN, 0});
   for (const Connection& connection : connections_) {
     // While a connection waits for its reply, only its end is watched.
-    const short events = connection.wait == 0 ? POLLIN : 0;
+    const short events = connection.late_reply.empty() ? POLLIN : 0;
     watched_.push_back({behind ? -1 : connection.socket.get(), events, 0});
   }
   no_descriptor_ = false;
@@ -186,7 +179,14 @@ bool RegionListener::Wait() {
 
 void RegionListener::ServeAll() {
   for (std::size_t i = connections_.size(); i-- > 0 && !IsBehind();) {
-    if (watched_[i + 2].revents != 0 && !Serve(connections_[i])) EndAt(i);
+    if (watched_[i + 2].revents == 0) continue;
+    bool goes_on = false;
+    try {
+      goes_on = Serve(connections_[i]);
+    } catch (const std::bad_alloc&) {
+      shutdown(connections_[i].socket.get(), SHUT_RDWR);  // It may be owed a reply.
+    }
+    if (!goes_on) EndAt(i);
   }
 }
 
@@ -215,7 +215,7 @@ void RegionListener::Admit(Descriptor socket) {
     metrics_.RecordConnectionEnded(HandoverEnding::kNoRegion);
     EndAt(OneToGiveWay());
   }
-  connections_.push_back({std::move(socket), peer->pid, ++last_sign_, {}, 0, {}});
+  connections_.push_back({std::move(socket), peer->pid, ++last_sign_, {}, {}, {}});
   metrics_.AddConnections(1);
 }
 
@@ -227,7 +227,7 @@ std::size_t RegionListener::WithoutRegions() const {
 
 // A process that fills the limit thus loses its own connections, not those of others.
 std::size_t RegionListener::OneToGiveWay() const {
-  absl::flat_hash_map<pid_t, std::size_t> of_process;
+  std::map<pid_t, std::size_t> of_process;
   for (const Connection& connection : connections_) {
     if (connection.regions.empty()) ++of_process[connection.process];
   }
@@ -244,18 +244,19 @@ std::size_t RegionListener::OneToGiveWay() const {
 }
 
 void RegionListener::SendLateReplies() {
-  for (const std::uint64_t locked : locked_->TakeAll()) {
-    const auto found = std::find_if(connections_.begin(), connections_.end(),
-                                    [&](const Connection& one) { return one.wait == locked; });
-    if (found == connections_.end()) continue;
-    found->wait = 0;
-    if (Send(*found, std::exchange(found->late_reply, {}))) continue;
-    EndAt(static_cast<std::size_t>(found - connections_.begin()));
+  bell_->Stop();
+  for (std::size_t i = connections_.size(); i-- > 0;) {
+    Connection& connection = connections_[i];
+    if (connection.late_reply.empty() || !connection.locking.expired()) continue;
+    if (!Send(connection, std::exchange(connection.late_reply, {}))) EndAt(i);
   }
 }
 
 bool RegionListener::Serve(Connection& connection) {
-  if (connection.wait != 0) return false;  // The connection has ended.
+  if (!connection.late_reply.empty()) return false;  // The connection has ended.
+  Packet packet;
+  packet.bytes.reserve(kMaxRegionPacketBytes + 1);
+  packet.descriptors.reserve(kMaxPassedDescriptors);  // What comes has a place.
   std::array<char, kMaxRegionPacketBytes + 1> bytes;
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxPassedDescriptors * sizeof(int))> control;
   iovec part = {bytes.data(), bytes.size()};
@@ -269,9 +270,8 @@ bool RegionListener::Serve(Connection& connection) {
   // The connection has ended. An empty packet, which no client sends, ends it too.
   if (size == 0) return false;
   connection.last_sign = ++last_sign_;
-  Packet packet;
   packet.bytes.assign(bytes.data(), static_cast<std::size_t>(size));
-  packet.descriptors = TakeDescriptors(message);
+  TakeDescriptors(message, packet.descriptors);
   RegionReply reply;
   if ((message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0) {
     reply = ReplyTo(absl::InvalidArgumentError(
@@ -286,11 +286,9 @@ bool RegionListener::Serve(Connection& connection) {
   // After the reply, clients can rely on the server holding no descriptor of their memory.
   CloseAll(std::move(packet.descriptors));
   std::string wire = EncodeRegionReply(reply);
-  if (connection.wait != 0) {
-    connection.late_reply = std::move(wire);
-    return true;
-  }
-  return Send(connection, wire);
+  if (connection.locking.expired()) return Send(connection, wire);
+  connection.late_reply = std::move(wire);  // The bell rings, or has just rung.
+  return true;
 }
 
 // A client that does not take its reply is closed.
@@ -328,16 +326,13 @@ absl::StatusOr<RegionReply> RegionListener::Register(Connection& connection,
   if (absl::Status may = CheckHolders(connection, *owner); !may.ok()) return may;
   const RegionReply reply = {absl::StatusCode::kOk, facts->bytes, *name};
   connection.regions.emplace_back(*std::move(owner), *std::move(name));
-  const std::uint64_t registration = ++last_sign_;
-  std::shared_ptr<void> until(
-      locked_.get(), [locked = locked_, registration](void*) { locked->Add(registration); });
-  const std::weak_ptr<void> waiting = until;
+  std::shared_ptr<void> until(bell_.get(), [bell = bell_](void*) { bell->Ring(); });
+  connection.locking = until;
   absl::Status status = registry_.RegisterFile(file, *std::move(facts), {std::move(until)});
   if (!status.ok()) {
     connection.regions.pop_back();
     return status;
   }
-  if (!waiting.expired()) connection.wait = registration;
   spdlog::debug("a client has handed over {} bytes", reply.bytes);
   return reply;
 }
@@ -377,9 +372,10 @@ void RegionListener::EndAt(std::size_t index) {
   for (const auto& [owner, name] : connection.regions) {
     registry_.Unregister(owner, name, InUse::kFinish).IgnoreError();
   }
-  Discard(std::move(connection.socket));
+  Descriptor socket = std::move(connection.socket);
   connections_.erase(connections_.begin() + static_cast<std::ptrdiff_t>(index));
   metrics_.AddConnections(-1);
+  Discard(std::move(socket));
 }
 
 // Closing memory takes no longer than unmapping it; any other descriptor may take arbitrarily long.

@@ -67,8 +67,9 @@ class RegionListener {
     pid_t process = 0;            // The connected process.
     std::uint64_t last_sign = 0;  // When it connected or sent, in order.
     std::vector<std::pair<std::string, std::string>> regions;  // Owner, name.
-    std::uint64_t wait = 0;  // The registration whose pages are not locked yet; 0: none.
-    std::string late_reply;  // The reply to that registration.
+    // Until the pages of its last registration are locked.
+    std::weak_ptr<void> locking;
+    std::string late_reply;  // The reply to that registration, if it waits; else empty.
   };
   struct Packet {
     std::string bytes;
@@ -105,14 +106,13 @@ class RegionListener {
   RegionRegistry& registry_;
   RegionMetrics& metrics_;
   OwnerOf owner_of_;
-  // The registrations whose pages are locked, and the signal for the thread. shared: with the
-  // locks, which may outlive the listener.
-  class Locked;
-  const std::shared_ptr<Locked> locked_;
-  std::atomic<bool> ending_{false};  // Read behind a wake.
+  // The signal for the thread. shared: with the locks, which may outlive the listener.
+  class Bell;
+  const std::shared_ptr<Bell> bell_;
+  std::atomic<bool> ending_{false};  // Read behind a ring.
   // Used by the thread alone.
   std::vector<Connection> connections_;
-  std::vector<pollfd> watched_;  // locked_'s, listener_ and each connection.
+  std::vector<pollfd> watched_;  // bell_'s, listener_ and each connection.
   std::uint64_t last_sign_ = 0;
   bool no_descriptor_ = false;  // For a waiting connection.
   DescriptorCloser closer_;

@@ -85,7 +85,11 @@ std::optional<std::string> LineWriter::State::Next() {
     lost_before = std::exchange(untold, 0);
     writing = true;
   }
-  return options.describe_lost(lost_before);
+  try {
+    return options.describe_lost(lost_before);
+  } catch (const std::exception&) {
+    return std::string();  // No memory to tell it.
+  }
 }
 
 void LineWriter::Run(State& state) {

@@ -115,8 +115,12 @@ ServerLog::ServerLog(int fd, const std::string& level, LogFormat format)
   logger->set_level(spdlog::level::from_str(level));
   // spdlog's own handler writes to stderr, and waits for it.
   logger->set_error_handler([writer = writer_, format](const std::string& error) {
-    writer->Write(
-        LineOf(format, spdlog::level::err, absl::StrCat("a line could not be logged: ", error)));
+    try {
+      writer->Write(
+          LineOf(format, spdlog::level::err, absl::StrCat("a line could not be logged: ", error)));
+    } catch (const std::exception&) {
+      // No memory for this line either.
+    }
   });
   spdlog::set_default_logger(std::move(logger));
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -82,7 +83,11 @@ void RepositoryPoll::LookSoon() {
 void RepositoryPoll::Run(Duration interval) {
   // The first look of all tells what a later one finds new.
   do {
-    Look();
+    try {
+      Look();
+    } catch (const std::bad_alloc&) {
+      // The next look may find memory.
+    }
   } while (WaitForLook(interval));
 }
 

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "server/net/socket_calls.h"
@@ -153,9 +154,20 @@ void ConnectionLoop::Run() {
     const int count =
         epoll_wait(epoll_.get(), events, static_cast<int>(std::size(events)), WaitMillis());
     if (Stopped()) return;
-    for (int i = 0; i < count; ++i) OnEvent(events[i].data.u64, events[i].events);
-    RunTimers();
-    UpdateRoom();
+    for (int i = 0; i < count; ++i) {
+      const std::uint64_t id = events[i].data.u64;
+      try {
+        OnEvent(id, events[i].events);
+      } catch (const std::bad_alloc&) {
+        if (connections_.contains(id)) Forget(id);
+      }
+    }
+    try {
+      RunTimers();
+      UpdateRoom();
+    } catch (const std::bad_alloc&) {
+      // The next round may find memory.
+    }
   }
 }
 
@@ -200,7 +212,11 @@ void ConnectionLoop::OnEvent(std::uint64_t id, std::uint32_t events) {
 void ConnectionLoop::Accept(std::uint64_t id) {
   const int error = acceptor_.Accept(
       id, [this](Descriptor socket, const PeerAddress& peer, ConnectionOrigin origin) {
-        Admit(std::move(socket), peer, origin);
+        try {
+          Admit(std::move(socket), peer, origin);
+        } catch (const std::bad_alloc&) {
+          // This connection closes, and others are accepted.
+        }
       });
   if (error == 0) return;
   metrics_.RecordRefused(ConnectionRefusal::kNoDescriptors);
@@ -227,15 +243,20 @@ void ConnectionLoop::Admit(Descriptor socket, const PeerAddress& peer, Connectio
   }
   metrics_.RecordAccepted();
   const std::uint64_t id = next_id_++;
-  ++per_peer_[peer.share];
+  openings_.push_back(id);
   auto connection = std::make_unique<Connection>(std::move(socket), peer, opening_rules_, Now());
   Connection& added = *connection;
   added.origin = origin;
+  std::int64_t& of_share = per_peer_[peer.share];
   connections_.emplace(id, std::move(connection));
+  ++of_share;  // Last, when nothing can throw any more.
   metrics_.SetOpen(static_cast<std::int64_t>(connections_.size()));
-  openings_.push_back(id);
   ControlEpoll(epoll_.get(), EPOLL_CTL_ADD, added.socket.get(), id, EPOLLIN | EPOLLRDHUP | EPOLLET);
-  ReadOpening(id, added, /*ended=*/false);
+  try {
+    ReadOpening(id, added, /*ended=*/false);
+  } catch (const std::bad_alloc&) {
+    if (connections_.contains(id)) Forget(id);
+  }
 }
 
 // `ended`: nothing follows. Bytes of an incomplete opening hide the end from a reader that leaves
@@ -464,7 +485,7 @@ void ConnectionLoop::ForgetCancelled(Connection& connection, std::int64_t calls_
 void ConnectionLoop::EndWorst() {
   const std::int64_t limit = options_.traffic.process_bytes;
   while (limit > 0 && undelivered_ > limit && !active_.empty()) {
-    absl::flat_hash_map<std::string, std::int64_t> of_peers;
+    std::map<std::string, std::int64_t> of_peers;
     for (const std::uint64_t id : active_) {
       const Connection& connection = *connections_.at(id);
       of_peers[connection.peer.share] += WeightOf(connection.undelivered);
@@ -517,8 +538,8 @@ void ConnectionLoop::UpdateRoom() {
       !acceptor_.paused() &&
       DecideRoom(options_.limits, static_cast<std::int64_t>(connections_.size()), room_);
   if (room == room_) return;
+  callbacks_.on_room(room);  // If this throws, the next round tells it.
   room_ = room;
-  callbacks_.on_room(room);
 }
 
 }  // namespace normd

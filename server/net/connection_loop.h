@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,7 +16,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/task_thread.h"
@@ -179,7 +179,8 @@ class ConnectionLoop {
   // Used by the thread alone.
   Acceptor acceptor_;
   Connections connections_;
-  absl::flat_hash_map<std::string, std::int64_t> per_peer_;
+  // (abseil's hash map is broken once it has found no memory to grow.)
+  std::map<std::string, std::int64_t> per_peer_;
   // By stage; they may name connections that are gone or have moved on. Of those that serve, the
   // active ones: they have received something and are sampled until nothing more comes.
   std::deque<std::uint64_t> openings_;  // Oldest first.

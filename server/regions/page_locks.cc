@@ -100,29 +100,25 @@ void PageLocks::EndLateWaits() {
   const SteadyClock clock;
   MutexLock lock(mutex_);
   while (!closed_) {
-    TimePoint first = kNever;
-    for (const auto& [id, wait] : waits_) first = std::min(first, wait.by);
-    const TimePoint now = clock.Now();
-    if (now < first) {
-      waits_changed_.WaitUntil(mutex_, first);
+    const auto first =
+        std::min_element(waits_.begin(), waits_.end(),
+                         [](const auto& a, const auto& b) { return a.second.by < b.second.by; });
+    const TimePoint by = first == waits_.end() ? kNever : first->second.by;
+    if (clock.Now() < by) {
+      waits_changed_.WaitUntil(mutex_, by);
       continue;
     }
-    std::vector<LockWait> late;
-    std::erase_if(waits_, [&](auto& entry) {
-      if (now < entry.second.by) return false;
-      late.push_back(std::move(entry.second));
-      return true;
-    });
+    LockWait late = std::move(first->second);
+    waits_.erase(first);
     mutex_.Unlock();
-    for (std::size_t i = 0; i < late.size(); ++i) {
-      metrics_.RecordNotLocked(PageLockRefusal::kLate);
-      if (!IsDue(late_)) continue;
+    metrics_.RecordNotLocked(PageLockRefusal::kLate);
+    if (IsDue(late_)) {
       spdlog::warn(
           "shared memory: {} regions were not locked for the devices in time since the last such "
           "line; requests use them unlocked until they are",
           std::exchange(late_.count, 0));
     }
-    late.clear();
+    late = {};  // Waiters then continue.
     mutex_.Lock();
   }
 }

@@ -23,7 +23,8 @@
 #include "server/accept/client_status.h"
 #include "server/http/certificate_names.h"
 #include "server/http/connection_end.h"
-#include "server/net/tcp_counters.h"
+#include "server/rest/awaited_body.h"
+#include "server/rest/delivery.h"
 #include "server/rest/incoming_body.h"
 #include "server/rest/request_reader.h"
 #include "server/rest/rest_call.h"
@@ -77,6 +78,7 @@ class ConnectionOver final : public RestConnection,
         body_(options_, parts.bodies, buffer_),
         end_(socket().get_executor()) {}
   ~ConnectionOver() override {
+    awaited_.reset();
     call_.reset();
     caller_.reset();
     if (on_end) on_end();
@@ -102,8 +104,10 @@ class ConnectionOver final : public RestConnection,
   void Check(TimePoint now) override {
     if (ended_) return;
     if (now < due_) {
-      if (IsUntaken(now)) phase_ == Phase::kIdle ? End(now) : Drop();
-      return;
+      // The phases of a response have a time of their own.
+      const bool responds = phase_ == Phase::kWriting || phase_ == Phase::kEnding;
+      if (responds || !delivery_.IsLate(socket().native_handle(), now)) return;
+      return phase_ == Phase::kIdle ? End(now) : Drop();
     }
     switch (phase_) {
       case Phase::kOpening:
@@ -119,12 +123,23 @@ class ConnectionOver final : public RestConnection,
   }
 
   void Drain() override {
-    if (phase_ != Phase::kHead && phase_ != Phase::kBody) return;
-    Drop();
+    if (phase_ != Phase::kBody || call_ == nullptr || awaited_ != nullptr) return;
+    last_bytes_at_ = Now();
+    ActiveCalls& active = parts_.environment.accept.active;
+    // The connection must end on its own thread: a stop does not keep it.
+    awaited_ = std::make_shared<AwaitedBody>(
+        active, [weak = this->weak_from_this(), executor = socket().get_executor()](
+                    TimePoint quiet_since, const absl::Status& status) {
+          asio::post(executor, [weak, quiet_since, status] {
+            if (const auto self = weak.lock()) self->GiveUpBody(quiet_since, status);
+          });
+        });
+    active.Add(awaited_);
   }
 
   void CloseIdle() override {
-    if (phase_ == Phase::kOpening || phase_ == Phase::kIdle) Close();
+    if (phase_ == Phase::kOpening || phase_ == Phase::kIdle) return Close();
+    if (phase_ == Phase::kHead || phase_ == Phase::kBody) Drop();
   }
 
   void CloseEnding() override {
@@ -201,7 +216,11 @@ class ConnectionOver final : public RestConnection,
       if (phase_ == Phase::kWriting || phase_ == Phase::kEnding) return;
       return phase_ == Phase::kIdle ? End(DeliveryDue()) : Drop();
     }
-    if (phase_ == Phase::kBody) return Follow(body_.Take(bytes));
+    if (phase_ == Phase::kBody) {
+      last_bytes_at_ = Now();
+      return Follow(body_.Take(bytes));
+    }
+    if (!head_.keep_alive) return;  // Perhaps the rest of a body that was given up.
     buffer_.commit(bytes);
     if (phase_ == Phase::kOpening || phase_ == Phase::kIdle || phase_ == Phase::kHead) ReadHeadOf();
   }
@@ -301,6 +320,12 @@ class ConnectionOver final : public RestConnection,
     HaveBody();
   }
 
+  // In a stop. A body that is not read yet waits for its 100 Continue.
+  void GiveUpBody(TimePoint quiet_since, const absl::Status& status) {
+    const bool waits = awaited_ != nullptr && phase_ == Phase::kBody && reading_ && !ended_;
+    if (waits && last_bytes_at_ <= quiet_since) EndUnread(status);
+  }
+
   // Answers a request that has no call: with a refusal, or OPTIONS.
   void RefuseRequest() {
     if (refused_.status >= 400) parts_.metrics.RecordRefusedRequest(refused_.status);
@@ -367,10 +392,7 @@ class ConnectionOver final : public RestConnection,
     }
     reply_.Set(std::move(reply), head_, call_ != nullptr ? &call_->ids() : nullptr,
                options_.allow_origin);
-    Expect(Phase::kWriting,
-           options_.response_timeout > Duration(0)
-               ? options_.response_timeout + std::chrono::seconds(reply_.bytes() >> 20)
-               : Duration(0));
+    Expect(Phase::kWriting, delivery_.TimeFor(static_cast<std::int64_t>(reply_.bytes())));
     asio::async_write(stream_, reply_.parts(), TransferAll(),
                       [self = Self()](ErrorCode error, std::size_t) { self->Sent(error); });
   }
@@ -384,7 +406,7 @@ class ConnectionOver final : public RestConnection,
     reply_.Clear();
     if (error || ended_) return Drop();
     if (!head_.keep_alive) return End(due_);
-    may_be_untaken_ = true;
+    delivery_.Begin();
     head_ = RestHead();
     Expect(Phase::kIdle, options_.max_idle);
     if (buffer_.size() > 0) return ReadHeadOf();
@@ -394,36 +416,13 @@ class ConnectionOver final : public RestConnection,
 
   void EndCall() {
     if (call_ != nullptr) call_->Record();
+    awaited_.reset();
     call_.reset();
     reader_.reset();
   }
 
-  // Whether the client has left a response with the kernel for longer than it may, whatever it has
-  // asked for since.
-  bool IsUntaken(TimePoint now) {
-    // The phases of a response have a time of their own.
-    const bool responds = phase_ == Phase::kWriting || phase_ == Phase::kEnding;
-    if (!may_be_untaken_ || responds || options_.response_timeout <= Duration(0)) return false;
-    const int descriptor = socket().native_handle();
-    // In this order: what is acknowledged in between is not asked for again.
-    const std::int64_t acknowledged = ReadTcpCounters(descriptor).acknowledged_bytes;
-    const std::int64_t left = UndeliveredBytes(descriptor);
-    if (left == 0 || acknowledged >= untaken_mark_) untaken_due_ = kNever;
-    may_be_untaken_ = left > 0;
-    if (left > 0 && untaken_due_ == kNever) {
-      untaken_mark_ = acknowledged + left;
-      untaken_due_ = now + options_.response_timeout + std::chrono::seconds(left >> 20);
-    }
-    return now >= untaken_due_;
-  }
-
   // When the client of an idle connection is to have what the kernel has.
-  TimePoint DeliveryDue() {
-    if (options_.response_timeout <= Duration(0)) return kNever;
-    const std::int64_t left = UndeliveredBytes(socket().native_handle());
-    return std::min(untaken_due_,
-                    Now() + options_.response_timeout + std::chrono::seconds(left >> 20));
-  }
+  TimePoint DeliveryDue() { return delivery_.Due(socket().native_handle(), Now()); }
 
   // The client has until `due` to take what the kernel has, and kLinger at least.
   void End(TimePoint due) {
@@ -457,11 +456,7 @@ class ConnectionOver final : public RestConnection,
   bool reading_ = false;
   bool client_ended_ = false;
   bool ended_ = false;
-  // By then the client is to have what the kernel had at an earlier look: as many bytes are to be
-  // acknowledged.
-  TimePoint untaken_due_ = kNever;
-  std::int64_t untaken_mark_ = 0;
-  bool may_be_untaken_ = false;  // There has been a response since the kernel had nothing.
+  Delivery delivery_{options_.response_timeout};
   boost::beast::flat_buffer buffer_;
 
   // For the request in progress.
@@ -471,6 +466,8 @@ class ConnectionOver final : public RestConnection,
   RestRefusal refused_;
   IncomingBody body_;
   std::unique_ptr<RestCall> call_;
+  std::shared_ptr<AwaitedBody> awaited_;  // shared: with a stop that looks at it.
+  TimePoint last_bytes_at_{};             // In kBody.
   std::shared_ptr<ConnectionOver> busy_;  // This object, while the call works.
   alignas(std::max_align_t) std::array<std::byte, 128> reply_bytes_;  // For one handler at a time.
   std::pmr::monotonic_buffer_resource reply_memory_{reply_bytes_.data(), reply_bytes_.size(),

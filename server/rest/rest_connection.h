@@ -39,9 +39,10 @@ class RestConnection {
   virtual void Start() = 0;
   // Ends the connection if its time is over.
   virtual void Check(TimePoint now) = 0;
-  // Refuses what has not come whole; the next response is the last one.
+  // Has a stop, from here on, end the call whose body comes once that is quiet. May throw
+  // std::bad_alloc.
   virtual void Drain() = 0;
-  // Ends it if it waits for a request.
+  // Ends it if no call works and no response goes.
   virtual void CloseIdle() = 0;
   // Closes it if it waits until its last response is delivered: from then on the kernel alone does.
   virtual void CloseEnding() = 0;

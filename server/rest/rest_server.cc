@@ -145,29 +145,27 @@ class Worker {
 
   template <typename Act>
   void ForEach(Act act) {
-    asio::post(context_, [this, act] {
-      // One that ends leaves the set.
-      const std::vector<RestConnection*> all(connections_.begin(), connections_.end());
-      for (RestConnection* connection : all) {
-        if (connections_.contains(connection)) act(*connection);
-      }
-    });
+    asio::post(context_, [this, act] { Visit(act); });
   }
 
  private:
+  template <typename Act>
+  void Visit(Act act) {
+    for (auto next = connections_.begin(); next != connections_.end();) {
+      RestConnection& connection = **next++;  // One that ends leaves the set.
+      try {
+        act(connection);
+      } catch (const std::exception&) {
+        connection.Drop();  // No memory for it.
+      }
+    }
+  }
+
   void Tick() {
     timer_.expires_after(period_);
     timer_.async_wait([this](ErrorCode error) {
       if (error) return;
-      try {
-        const TimePoint now = SteadyNow();
-        const std::vector<RestConnection*> all(connections_.begin(), connections_.end());
-        for (RestConnection* connection : all) {
-          if (connections_.contains(connection)) connection->Check(now);
-        }
-      } catch (const std::exception&) {
-        // No memory: at the next tick.
-      }
+      Visit([now = SteadyNow()](RestConnection& one) { one.Check(now); });
       Tick();
     });
   }

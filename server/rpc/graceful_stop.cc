@@ -1,6 +1,7 @@
 #include "server/rpc/graceful_stop.h"
 
 #include <algorithm>
+#include <new>
 
 #include "absl/status/status.h"
 #include "server/rpc/server.h"
@@ -51,8 +52,12 @@ bool GracefulStop::Drain() {
     // First those without a header: their requests would be refused anyway.
     const TimePoint now = Now();
     const bool quiet = now - begin >= options_.stream_quiet;
-    parts_.active.AbortQuietStreams(quiet ? now - options_.stream_quiet : TimePoint::min(),
-                                    stopping);
+    try {
+      parts_.active.AbortQuietStreams(quiet ? now - options_.stream_quiet : TimePoint::min(),
+                                      stopping);
+    } catch (const std::bad_alloc&) {
+      // The next round may find memory.
+    }
     const TimePoint next = std::min(end, now + kQuietCheck);
     if (parts_.active.WaitNone(next, [this] { return signals() > 1; })) return true;
     if (signals() > 1 || Now() >= end) return false;

@@ -22,14 +22,16 @@ struct GracefulStopOptions {
   Duration lame_duck{0};
   // The time for accepted calls to finish after that. The server does not wait once all have.
   Duration drain_timeout = std::chrono::seconds(30);
-  // The time for which an accepted stream may then wait for its client to send.
+  // The time for which an accepted stream, or a body over HTTP, may then wait for its client to
+  // send.
   Duration stream_quiet = std::chrono::seconds(2);
 };
 
 // On the first Signal:
 //   1. health says NOT_SERVING, and the server keeps serving for `lame_duck`;
-//   2. new calls are refused with UNAVAILABLE, and all accepted ones finish, including streams. A
-//      stream that has sent no header, or nothing for `stream_quiet`, gets UNAVAILABLE;
+//   2. new calls are refused with UNAVAILABLE, and all accepted ones finish, including streams and
+//      those whose body still comes over HTTP. A stream that has sent no header, and each of them
+//      that has sent nothing for `stream_quiet`, gets UNAVAILABLE;
 //   3. the connections are closed, and then the gRPC server shuts down.
 // A second Signal, or `drain_timeout`, ends it early: waiting requests and every stream are
 // answered with UNAVAILABLE, and work in a lane at that moment is abandoned.

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -25,6 +26,23 @@ TEST(TaskThreadTest, RunsWhatItAcceptedInOrderBeforeItEnds) {
   }
   ASSERT_EQ(ran.size(), 100u);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(ran[static_cast<std::size_t>(i)], i);
+}
+
+TEST(TaskThreadTest, ATaskWithoutMemoryEndsAlone) {
+  std::atomic<int> ran{0};
+  const auto fail = [&ran] {
+    ++ran;
+    throw std::bad_alloc();
+  };
+  {
+    TaskThread thread("test", 2);
+    ASSERT_TRUE(thread.Submit(fail));
+    ASSERT_TRUE(thread.Submit([&ran] { ++ran; }));
+  }
+  EXPECT_EQ(ran, 2);
+  ran = 0;
+  PeriodicThread again("test", std::chrono::milliseconds(1), fail);
+  WaitUntil([&ran] { return ran >= 2; });
 }
 
 TEST(TaskThreadTest, RefusesMoreThanMayWait) {

@@ -9,16 +9,23 @@ namespace {
 
 constexpr int kAll = -1;
 thread_local int allocations_left = kAll;
+thread_local int failures_left = kAll;
 
 void* Allocate(std::size_t size) noexcept {
-  if (allocations_left == 0) return nullptr;
+  if (allocations_left == 0 && failures_left != 0) {
+    if (failures_left > 0) --failures_left;
+    return nullptr;
+  }
   if (allocations_left > 0) --allocations_left;
   return std::malloc(size == 0 ? 1 : size);
 }
 
 }  // namespace
 
-FailingAllocations::FailingAllocations(int succeed) { allocations_left = succeed; }
+FailingAllocations::FailingAllocations(int succeed, int fail) {
+  allocations_left = succeed;
+  failures_left = fail;
+}
 FailingAllocations::~FailingAllocations() { allocations_left = kAll; }
 
 }  // namespace normd

@@ -5,11 +5,11 @@
 
 namespace normd {
 
-// While it lives, this thread's allocations throw std::bad_alloc after the next `succeed` of them.
-// One at a time for each thread.
+// While it lives, this thread's allocations throw std::bad_alloc after the next `succeed` of them:
+// `fail` of them, or all. One at a time for each thread.
 class FailingAllocations {
  public:
-  explicit FailingAllocations(int succeed);
+  explicit FailingAllocations(int succeed, int fail = -1);
   ~FailingAllocations();
   FailingAllocations(const FailingAllocations&) = delete;
   FailingAllocations& operator=(const FailingAllocations&) = delete;

@@ -160,12 +160,12 @@ TEST(MessageJsonTest, RefusesWhatDoesNotFit) {
   using Load = inference::RepositoryModelLoadRequest;
   ExpectRefused<Load>(R"({"parameters":[]})", "parameters: an array, wanted an object");
   ExpectRefused<Load>(R"({"parameters":{"a":[]}})",
-                      "parameters[\"a\"]: an array, wanted true, false, a number or text");
+                      "parameters[\"a\"]: an array, wanted true, false, an integer or text");
   ExpectRefused<Load>(R"({"parameters":{"b":1,"a":1.5}})",
                       "parameters[\"a\"]: 1.5, wanted an integer from -9223372036854775808 to "
                       "9223372036854775807");
   ExpectRefused<inference::CudaSharedMemoryRegisterRequest>(
-      R"({"raw_handle":{"b64":"*"}})", "raw_handle: text, wanted text in base64");
+      R"({"raw_handle":{"b64":"*"}})", "raw_handle: \"*\", wanted text in base64");
   ExpectRefused<inference::LogSettingsRequest>(
       R"({"log_verbose_level":4294967296})",
       "settings[\"log_verbose_level\"]: 4294967296, wanted an integer from 0 to 4294967295",

@@ -122,3 +122,38 @@ def test_results_stay_in_both_processes(sharing, case):
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
     assert sharing.received() > 0, "the clients use regions"
+
+
+AIO = """
+import asyncio, os, sys
+import numpy as np
+import normd
+
+x = np.ones((1, 64, 4), "f4")
+before = normd.aio.Client(sys.argv[1])
+
+async def call(client, method):
+    await getattr(client, method)("instance_norm_64", x)
+
+for first, client, method in (
+    ("normalize", before, "normalize"),
+    ("normalize", before, "normalize_stream"),
+    ("normalize_stream", normd.aio.Client(sys.argv[1]), "normalize"),
+):
+    asyncio.run(call(before, first))
+    child = os.fork()
+    if child == 0:
+        try:
+            asyncio.run(call(client, method))
+        except normd.InvalidArgumentError as error:
+            os._exit(0 if error.field == "client" and "forked" in error.message else 2)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0, method
+asyncio.run(call(before, "normalize"))
+"""
+
+
+def test_a_forked_child_is_refused_an_aio_client(sharing):
+    command = [sys.executable, "-W", "ignore", "-c", AIO, sharing.address]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr

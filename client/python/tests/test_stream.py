@@ -89,6 +89,21 @@ def test_output_may_be_the_input(client, x, expected, tmp_path):
     assert np.array_equal(x, expected)
 
 
+@pytest.mark.parametrize("name", ["y.npy.part", "link.npy"])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_an_output_is_not_written_over_an_input_that_is_read(client, x, tmp_path, name, mapped):
+    np.save(tmp_path / "x.npy", x)
+    (tmp_path / "x.npy").rename(tmp_path / "y.npy.part")
+    (tmp_path / "link.npy").symlink_to(tmp_path / "y.npy.part")
+    source = tmp_path / name
+    with pytest.raises(normd.InvalidArgumentError, match="which is an input") as error:
+        client.normalize_stream(
+            MODEL, np.load(source, mmap_mode="r") if mapped else source, out=tmp_path / "y.npy"
+        )
+    assert error.value.field == "out"
+    assert np.array_equal(np.load(source), x)
+
+
 def test_empty_tensor(client):
     assert client.normalize_stream(MODEL, np.empty((0, 64, 3), "f4")).output.shape == (0, 64, 3)
 

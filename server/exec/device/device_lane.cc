@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cstdint>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -80,7 +81,12 @@ absl::Status DeviceLane::ExecuteLive(Batch& batch, const BatchInfo& info) {
   absl::Status status;
   while (!waves.Done() && status.ok()) {
     DeviceWave wave = waves.Next();
-    status = Run(batch, program, wave);
+    try {
+      status = Run(batch, program, wave);
+    } catch (const std::bad_alloc&) {
+      Reset();
+      status = NoMemory();
+    }
     metrics_.AddCopied(static_cast<std::int64_t>(wave.copied_in_bytes),
                        static_cast<std::int64_t>(wave.copied_out_bytes));
     if (!status.ok()) {
@@ -110,6 +116,13 @@ absl::Status DeviceLane::Run(const Batch& batch, const DeviceProgram& program, D
     return RunPieces(work, CutRule(), std::numeric_limits<std::int64_t>::max(), wave);
   }
   return RunPieces(work, batch.model->cut(), static_cast<std::int64_t>(options_.piece_bytes), wave);
+}
+
+// Waits for what a wave has enqueued, and forgets it.
+void DeviceLane::Reset() {
+  streams_.Drain();
+  staging_->Reset();
+  for (const auto& stream : streams_.all) stream->ClearMarks();
 }
 
 void DeviceLane::End(DeviceWave& wave, const absl::Status& status, const BatchInfo& info) {

@@ -63,6 +63,7 @@ class DeviceLane final : public Lane {
 
   absl::Status ExecuteLive(Batch& batch, const BatchInfo& info);
   absl::Status Run(const Batch& batch, const DeviceProgram& program, DeviceWave& wave);
+  void Reset();
   // Completes the wave's requests, or fails them with an error.
   void End(DeviceWave& wave, const absl::Status& status, const BatchInfo& info);
 

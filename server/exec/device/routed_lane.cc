@@ -1,6 +1,7 @@
 #include "server/exec/device/routed_lane.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/retry_after.h"
@@ -51,7 +52,12 @@ void LanePool::Execute(std::unique_ptr<Batch> batch) {
     for (std::unique_ptr<Request>& request : batch->requests) Fail(std::move(request), status);
     return;
   }
-  const absl::Status status = lane->Execute(std::move(batch));
+  absl::Status status;
+  try {
+    status = lane->Execute(std::move(batch));
+  } catch (const std::bad_alloc&) {
+    // The requests have ended with their batch.
+  }
   bool last = false;
   {
     MutexLock lock(mutex_);

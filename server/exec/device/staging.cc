@@ -15,6 +15,8 @@ absl::StatusOr<std::unique_ptr<Staging>> Staging::Create(Device& device, const C
     staging->chunks_.emplace_back();
     staging->chunks_.back().memory = *std::move(memory);
   }
+  staging->free_.reserve(staging->chunks_.size());
+  staging->copying_.reserve(staging->chunks_.size());
   staging->Reset();
   return staging;
 }
@@ -70,18 +72,18 @@ absl::StatusOr<Staging::Chunk*> Staging::NextChunk() {
       absl::Status status = oldest.stream->WaitUntil(oldest.copied);
       if (!status.ok()) return status;
     }
-    copying_.pop_front();
-    free_.push_front(&oldest);
+    copying_.erase(copying_.begin());
+    free_.push_back(&oldest);
   }
-  Chunk* const chunk = free_.front();
-  free_.pop_front();
+  Chunk* const chunk = free_.back();
+  free_.pop_back();
   return chunk;
 }
 
 void Staging::Reset() {
   copying_.clear();
   free_.clear();
-  for (Chunk& chunk : chunks_) free_.push_back(&chunk);
+  for (auto chunk = chunks_.rbegin(); chunk != chunks_.rend(); ++chunk) free_.push_back(&*chunk);
   open_ = OpenChunk();
   gather_time_ = Duration(0);
   copied_bytes_ = 0;

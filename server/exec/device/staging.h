@@ -4,7 +4,6 @@
 #define NORMD_SERVER_EXEC_DEVICE_STAGING_H_
 
 #include <cstddef>
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -43,7 +42,7 @@ class Staging {
   std::size_t copied_bytes() const { return copied_bytes_; }
   // Counts bytes copied without the chunks.
   void AddCopied(std::size_t bytes) { copied_bytes_ += bytes; }
-  // Call when every stream is drained.
+  // Call when every stream is drained. Needs no memory.
   void Reset();
 
  private:
@@ -69,8 +68,9 @@ class Staging {
   const Clock& clock_;
   const std::size_t chunk_bytes_;
   std::vector<Chunk> chunks_;
-  std::deque<Chunk*> free_;     // Filled from the front: the last that became free.
-  std::deque<Chunk*> copying_;  // The oldest in front.
+  // Both have room for all chunks, so that a batch that found no memory can be undone.
+  std::vector<Chunk*> free_;     // The last that became free at the end.
+  std::vector<Chunk*> copying_;  // The oldest in front.
   OpenChunk open_;
   Duration gather_time_{};
   std::size_t copied_bytes_ = 0;

@@ -62,6 +62,17 @@ TEST_F(NormctlTest, NormalizesFromFileToFileBothWays) {
   EXPECT_EQ(Json::parse(ran.out)["stream"]["pieces"], 1);
 }
 
+TEST_F(NormctlTest, NormalizeWritesOverNoInputThatIsRead) {
+  WriteInput("y.npy.part", {2, 8, 5}, 3);
+  const std::string input = folder_.File("y.npy.part");
+  const std::string before = test::ReadFile(input);
+  const Ran ran =
+      Call({"normalize", "--stream=always", "--model=group", input, "-o", folder_.File("y.npy")});
+  EXPECT_EQ(ran.code, kExitFailed);
+  EXPECT_THAT(ran.err, HasSubstr("y.npy.part until it is whole, which is an input"));
+  EXPECT_TRUE(test::ReadFile(input) == before);
+}
+
 TEST_F(NormctlTest, NormalizeStreamsAFusedLayersTwoInputs) {
   AddModel(
       "fused",

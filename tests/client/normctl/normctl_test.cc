@@ -28,6 +28,7 @@ namespace normd::client {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -201,6 +202,7 @@ TEST_F(NormctlTest, UnreachableServerIsOneClearLine) {
   const Ran ran = Call({"models"});
   EXPECT_EQ(ran.code, kExitFailed);
   EXPECT_THAT(ran.err, StartsWith("normctl: UNAVAILABLE: cannot reach " + server_.target()));
+  EXPECT_THAT(ran.err, EndsWith("; does normd run, and listen there?\n"));
 }
 
 TEST_F(NormctlTest, WritesRandomTensors) {

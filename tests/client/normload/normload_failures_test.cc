@@ -163,6 +163,7 @@ class NormloadTlsTest : public NormloadRun {
     const testing::TestCertificate other = testing::MakeCertificate(
         {.name = "another authority", .alternative_names = "", .authority = true});
     test::WriteFile(folder_.File("other.pem"), other.certificate);
+    test::WriteFile(folder_.File("namesake.pem"), testing::TestPki().authority.certificate);
     arguments.insert(arguments.end(), {"--model=norm", "--shape=1x4x5", "--requests=5"});
     RunAgainst(server, arguments);
     return code_;
@@ -188,6 +189,7 @@ TEST_F(NormloadTlsTest, EachMismatchIsOneClearMessageAndAReport) {
   for (const Case& mismatch :
        {Case{secure, {}, "--tls"}, Case{clear, {"--tls"}, "without --tls"},
         Case{secure, {"--tls_ca=" + folder_.File("other.pem")}, "--tls_ca"},
+        Case{secure, {"--tls_ca=" + folder_.File("namesake.pem")}, "--tls_ca"},
         Case{secure, {"--tls_ca=" + folder_.File("absent.pem")}, "absent.pem: cannot read"}}) {
     EXPECT_EQ(Run(mismatch.server, mismatch.arguments), kExitFailed);
     EXPECT_THAT(err_, HasSubstr(mismatch.message));

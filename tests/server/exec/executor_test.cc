@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -152,6 +153,34 @@ TEST_F(ExecutorTest, FinishesAllThatWasAcceptedBeforeClose) {
   executor.Join();
   for (const auto& probe : probes) EXPECT_EQ(probe->code(), absl::StatusCode::kOk);
   EXPECT_EQ(last_lane_calls_, 0);
+  EXPECT_EQ(executor.working_lanes(), 1);
+}
+
+// Finds no memory for its first batch.
+class StarvedLane final : public Lane {
+ public:
+  const std::string& name() const override { return name_; }
+  const std::string& device() const override { return name_; }
+  absl::Status Execute(std::unique_ptr<Batch> batch) override {
+    if (std::exchange(is_first_, false)) throw std::bad_alloc();
+    CompleteAll(std::move(batch), absl::OkStatus(), name_);
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::string name_ = "starved";
+  bool is_first_ = true;
+};
+
+TEST_F(ExecutorTest, ABatchWithoutMemoryEndsAloneAndTheLaneGoesOn) {
+  Executor executor(Lanes(std::make_unique<StarvedLane>()), queue_);
+  const auto first = Push();
+  const auto second = Push();
+  executor.Start(Shut());
+  queue_.Close();
+  executor.Join();
+  EXPECT_EQ(first->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(second->code(), absl::StatusCode::kOk);
   EXPECT_EQ(executor.working_lanes(), 1);
 }
 

@@ -6,10 +6,12 @@
 
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <random>
 
 #include "client/shared_region.h"
 #include "tests/server/handover/region_listener_fixture.h"
+#include "tests/support/failing_allocations.h"
 #include "tests/support/fake_page_locker.h"
 
 namespace normd {
@@ -69,6 +71,19 @@ TEST_F(RegionListenerTest, ItsPartsLieInItAndHoldIt) {
   output->bytes[0] = std::byte{1};
   output = absl::NotFoundError("");
   AwaitMapped(0);
+}
+
+TEST_F(RegionListenerTest, AConnectionWithoutMemoryForItsReplyEndsAlone) {
+  std::optional<FailingAllocations> failing;
+  on_registration_ = [&failing] {
+    if (!failing.has_value()) failing.emplace(0, /*fail=*/2);  // The region's name, and the reply.
+  };
+  const Descriptor memory = Memory(kPage, F_SEAL_SHRINK);
+  EXPECT_FALSE(Register(Connect(), memory.get()).has_value());
+  const Descriptor second = Connect();
+  const auto reply = Register(second, memory.get());
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->code, absl::StatusCode::kOk) << reply->text;
 }
 
 TEST_F(RegionListenerTest, AKilledClientLeavesNothing) {

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -123,6 +124,7 @@ class ConnectionLoopTest : public ::testing::Test {
       while (owner_is_slow_) changed_.Wait(mutex_);
     };
     callbacks.on_room = [this](bool room) {
+      if (without_memory_ > 0 && without_memory_-- > 0) throw std::bad_alloc();
       MutexLock lock(mutex_);
       rooms_.push_back(room);
       changed_.SignalAll();
@@ -235,6 +237,7 @@ class ConnectionLoopTest : public ::testing::Test {
   std::atomic<std::int64_t> heap_growth_{0};  // At each look.
   std::atomic<std::int64_t> inside_{0};
   std::atomic<int> counts_{0};
+  std::atomic<int> without_memory_{0};  // How many times `on_room` finds none.
   bool owner_is_slow_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<bool> rooms_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<ConnectionLoop> loop_;

@@ -19,6 +19,18 @@
 namespace normd::testing {
 namespace {
 
+TEST_F(ConnectionLoopTest, TellsWithoutMemoryThatThereIsNoRoomWhenThereIsSome) {
+  ConnectionLoopOptions options = Options();
+  options.limits = {1, 1};
+  without_memory_ = 1;
+  Start(options);
+  const Client first(port_);
+  WaitUntil([&] { return without_memory_ == 0; });
+  Client refused(port_);
+  EXPECT_TRUE(refused.Closed());
+  EXPECT_FALSE(NextRoom());
+}
+
 TEST_F(ConnectionLoopTest, RefusesBeyondTheLimitAndSaysWhenThereIsRoom) {
   ConnectionLoopOptions options = Options();
   options.limits = {3, 3};

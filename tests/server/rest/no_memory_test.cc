@@ -2,6 +2,7 @@
 // and leaves nothing behind. gRPC and the sockets are the test's own, so that all that fails is
 // the server's.
 
+#include <fcntl.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -13,12 +14,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/descriptor.h"
 #include "server/accept/client_status.h"
 #include "server/exec/backends.h"
+#include "server/log/server_log.h"
 #include "server/rest/infer_call.h"
 #include "server/rpc/norm_messages.h"
 #include "server/rpc/normalize_call.h"
 #include "server/rpc/stream_call.h"
+#include "spdlog/spdlog.h"
 #include "tests/server/rest/rest_requests.h"
 #include "tests/server/rpc/infer_requests.h"
 #include "tests/server/rpc/test_server.h"
@@ -249,11 +253,18 @@ TEST_F(NoMemoryTest, AStreamEndsOnce) {
 TEST_F(NoMemoryTest, ACallOverHttpEndsOnce) {
   const std::string binary = ToBinary(ToInfer(MakeRequest(kModel, {1, 64, 16}))).body;
   const std::string json_bytes = absl::StrCat(binary.rfind('}', binary.size() - 64 * 16 * 4) + 1);
-  ASSERT_TRUE(CallOverHttp(binary, json_bytes, 20000));  // simdjson's first use may not fail.
   ForEachFailure([&](int left) { return CallOverHttp(binary, json_bytes, left); });
   // Long texts have threads of their own.
   const std::string text = ToText(ToInfer(MakeRequest(kModel, {1, 64, 300})));
   ForEachFailure([&](int left) { return CallOverHttp(text, "", left); });
+}
+
+TEST(LogNoMemoryTest, ALineIsLost) {
+  const Descriptor file(open("/dev/null", O_WRONLY | O_CLOEXEC));
+  const ServerLog log(file.get(), "info", LogFormat::kText);
+  const std::string text(1000, 'x');
+  const FailingAllocations failing(0);
+  spdlog::info("{}", text);
 }
 
 class CountingWaiter final : public Admission::Waiter {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -499,7 +500,6 @@ TEST(RestServerTest, AStopFinishesWhatItHasAndRefusesTheRest) {
   GracefulStop::Outcome outcome = GracefulStop::Outcome::kAborted;
   std::thread thread([&] { outcome = stop.Run(); });
   stop.Signal();
-  EXPECT_EQ(half.Read().status, 0);
   const auto get = [&](const char* path) { return RestClient(server.http_port()).Get(path); };
   EXPECT_EQ(get("/v2/health/live").status, 200);
   for (const char* path : {"/v2/health/ready", "/v2/models/layer_norm_1024/ready"}) {
@@ -511,12 +511,13 @@ TEST(RestServerTest, AStopFinishesWhatItHasAndRefusesTheRest) {
   // Its body never comes.
   const RestAnswer unread = slow.Call(
       "POST /v2/models/layer_norm_1024/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n");
+  const RestAnswer begun = half.Call(GoodRequest().substr(std::strlen("POST /v2")));
   RestAnswer late = idle.Call(GoodRequest());
-  for (const RestAnswer& refused : {unread, late}) {
+  for (const RestAnswer& refused : {unread, begun, late}) {
     EXPECT_EQ(refused.status, 503);
     EXPECT_EQ(ErrorOf(refused), "the server is shutting down");
   }
-  EXPECT_EQ(server.MetricSum("normd_rejected_total{model=\"\",reason=\"draining\"}"), 3);
+  EXPECT_EQ(server.MetricSum("normd_rejected_total{model=\"\",reason=\"draining\"}"), 4);
   EXPECT_EQ(late.headers.at("retry-after"), "1");
   EXPECT_EQ(late.headers.at("connection"), "close");
   server.gate().Open();
@@ -526,6 +527,72 @@ TEST(RestServerTest, AStopFinishesWhatItHasAndRefusesTheRest) {
   thread.join();
   EXPECT_EQ(outcome, GracefulStop::Outcome::kClean);
   EXPECT_EQ(RestClient(server.http_port()).Get("/v2").status, 0);
+}
+
+enum class Framing { kLength, kChunks };
+
+// A stop that begins when part of a request's body has come.
+class StopInBodyTest : public ::testing::TestWithParam<Framing> {
+ protected:
+  StopInBodyTest() {
+    const RestBody body = ToBinary(ToInfer(MakeRequest("layer_norm_1024", {64, 1024})));
+    request_ = GetParam() == Framing::kLength
+                   ? PostText(kInfer, body.body, body.headers)
+                   : testing::ChunkedText(kInfer, body.body, 1000, body.headers);
+  }
+  ~StopInBodyTest() override {
+    if (thread_.joinable()) thread_.join();
+  }
+  // Returns when the server refuses new requests.
+  void Begin(GracefulStopOptions options) {
+    ASSERT_TRUE(client_.Send(request_.substr(0, kPart)));
+    while (server_.Metric("normd_inflight_bytes") == 0) std::this_thread::yield();
+    stop_.emplace(options, server_.stop_parts());
+    thread_ = std::thread([this] { outcome_ = stop_->Run(); });
+    stop_->Signal();
+    while (RestClient(server_.http_port()).Get("/v2").status != 503) std::this_thread::yield();
+  }
+  void ExpectEnd(GracefulStop::Outcome outcome) {
+    thread_.join();
+    EXPECT_EQ(outcome_, outcome);
+    EXPECT_EQ(client_.Read().status, 0);
+  }
+
+  static constexpr std::size_t kPart = 100'000;
+  std::string request_;
+  TestServer server_{WithRest()};
+  RestClient client_{server_.http_port()};
+  std::optional<GracefulStop> stop_;
+  std::optional<GracefulStop::Outcome> outcome_;
+  std::thread thread_;
+};
+
+INSTANTIATE_TEST_SUITE_P(, StopInBodyTest, ::testing::Values(Framing::kLength, Framing::kChunks));
+
+TEST_P(StopInBodyTest, ServesItWhenItIsWhole) {
+  Begin({.drain_timeout = std::chrono::hours(1), .stream_quiet = std::chrono::hours(1)});
+  const RestAnswer answer = client_.Call(request_.substr(kPart));
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  EXPECT_EQ(answer.headers.at("connection"), "close");
+  ExpectEnd(GracefulStop::Outcome::kClean);
+}
+
+TEST_P(StopInBodyTest, RefusesItWhenNothingMoreComes) {
+  Begin({.drain_timeout = std::chrono::hours(1), .stream_quiet = std::chrono::milliseconds(1)});
+  const RestAnswer answer = client_.Read();
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_EQ(ErrorOf(answer), "the server is stopping");
+  ExpectEnd(GracefulStop::Outcome::kClean);
+}
+
+TEST_P(StopInBodyTest, RefusesItWhenTheTimeIsOver) {
+  Begin({.drain_timeout = std::chrono::hours(1), .stream_quiet = std::chrono::hours(1)});
+  stop_->Signal();
+  const RestAnswer answer = client_.Read();
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_EQ(ErrorOf(answer), "the server is stopping");
+  thread_.join();
+  EXPECT_EQ(outcome_, GracefulStop::Outcome::kAborted);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from normd import _dtypes
-from normd._tensors import TensorSpec, is_plain
+from normd._tensors import TensorSpec, written_path
 from normd.errors import DataLossError, InvalidArgumentError
 
 _HEADERS = {
@@ -119,9 +119,8 @@ class NpySink:
     def __init__(self, path: str | os.PathLike[str], spec: TensorSpec) -> None:
         """Creates PATH.part with its header. OSError when that cannot be written."""
         self.path = Path(path)
-        # A path that is not a file, such as a device, is written directly.
-        self._plain = is_plain(self.path)
-        self._written = self.path.with_name(self.path.name + ".part") if self._plain else self.path
+        self._written = written_path(path)
+        self._plain = self._written != self.path
         self._file = self._written.open("wb")
         header = {"descr": spec.dtype.npy, "fortran_order": False, "shape": spec.shape}
         npy_format.write_array_header_1_0(self._file, header)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,11 +31,13 @@ from normd._tensors import (
     TensorSpec,
     bytes_of,
     check_out,
+    file_of,
     is_path,
     memory_of,
     named,
     overlap,
     to_input,
+    written_path,
 )
 from normd.errors import InvalidArgumentError, ProtocolError
 
@@ -157,9 +160,12 @@ class Sources(Closing):
     def __init__(self, values: object) -> None:
         """From arrays or paths, one or a mapping of names. InvalidArgumentError, OSError."""
         self.sources: list[Source] = []
+        self._files: list[Path] = []
         try:
             for name, value in named(values).items():
                 self.sources.append(_source(name, value))
+                if (file := file_of(value)) is not None:
+                    self._files.append(file)
         except BaseException:
             self.close()
             raise
@@ -197,6 +203,18 @@ class Sources(Closing):
     def header(self, model: str, options: Options) -> bytes:
         """The first message."""
         return _wire.bytes_field(1, encode_without_data(model, options, self.specs))
+
+    def check_apart(self, out: object) -> None:
+        """InvalidArgumentError if an output would be written over an input while that is read."""
+        for path in out.values() if isinstance(out, Mapping) else [out]:
+            written = written_path(path) if is_path(path) else None
+            if written is None or not written.exists():
+                continue
+            if any(file.exists() and file.samefile(written) for file in self._files):
+                raise InvalidArgumentError(
+                    f'out: "{path}" is written as "{written}" until it is whole, which is an '
+                    "input, wanted another file"
+                )
 
     def half_over(self, out: Array) -> bool:
         """Whether an array overlaps an input without lying in its place."""

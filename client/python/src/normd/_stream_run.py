@@ -72,6 +72,7 @@ class StreamRun:
         checked_outputs(request.out)
         chunk_bytes = checked_chunk_bytes(request.chunk_bytes)
         with Sources(request.inputs) as sources, ProgressBar(request.progress) as bar:
+            sources.check_apart(request.out)
             if len(sources.specs) > 1:
                 version = request.options.version
                 left = self._attempts.timeout()

@@ -69,9 +69,19 @@ def is_path(value: object) -> bool:
     return isinstance(value, str | os.PathLike)
 
 
-def is_plain(path: Path) -> bool:
-    """Whether a path is a file's, or can become one; a device is neither."""
-    return path.is_file() or not path.exists()
+def written_path(path: Any) -> Path:
+    """Where a file is written until it is whole. What is no file, such as a device, is written
+    directly."""
+    whole = Path(path)
+    plain = whole.is_file() or not whole.exists()
+    return whole.with_name(whole.name + ".part") if plain else whole
+
+
+def file_of(value: object) -> Path | None:
+    """The file that an input is read from or mapped to."""
+    if isinstance(value, np.memmap):
+        value = value.filename
+    return Path(value) if is_path(value) else None  # type: ignore[arg-type]
 
 
 def memory_of(value: Any) -> range:
@@ -107,7 +117,8 @@ def _files(path: Any) -> set[Path]:
     """The files that are written for an output: its own, and the one before that is complete."""
     own = Path(path)
     own = own.parent.resolve() / own.name
-    return {own, own.with_name(own.name + ".part")} if is_plain(own) else set()
+    written = written_path(own)
+    return {own, written} if written != own else set()
 
 
 def _has_memory(value: object) -> bool:

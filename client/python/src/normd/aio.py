@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,21 @@ _T = TypeVar("_T")
 _MAX_STREAMS = 64
 
 
+# The process that uses gRPC's asyncio, if there is one: this stands still, or crashes, in those
+# that are forked from it.
+_processes: list[int] = []
+
+
+def _check_process() -> None:
+    if not _processes:
+        _processes.append(os.getpid())
+    if _processes != [os.getpid()]:
+        raise InvalidArgumentError(
+            "client: in a process forked from one that has used an aio.Client, wanted one that "
+            "is started anew (spawn)"
+        )
+
+
 class _AsyncioTransport(Transport):
     """Belongs to the event loop of its first call; when that is closed, to that of the next."""
 
@@ -43,6 +59,7 @@ class _AsyncioTransport(Transport):
 
     @property
     def stubs(self) -> Stubs:
+        _check_process()
         loop = asyncio.get_running_loop()
         if self._stubs is None or self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
@@ -90,6 +107,7 @@ class _AsyncioTransport(Transport):
         its asyncio one a write to a call that the server has ended hides the reason."""
         if self.closed:
             raise ClosedError("client: closed")
+        _check_process()
         if self._streams is None:
             self._streams = BlockingTransport(self.config, self.retry, self.timeout)
         run = self._streams.stream_run(request)
@@ -110,6 +128,7 @@ class _AsyncioTransport(Transport):
             raise
 
     async def run(self, work: Callable[[], _T]) -> _T:
+        _check_process()
         with self._errors():
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
