@@ -20,8 +20,12 @@ std::string TextOf(double value) {
   return text;
 }
 
-Status CheckParam(const char* name, const ParamVector& param) {
-  if (param.data == nullptr) return Status();
+Status RefuseValue(const char* field, int value, int last) {
+  return InvalidArgument(std::string(field) + ": unknown value " + std::to_string(value) +
+                         ", wanted at most " + std::to_string(last));
+}
+
+Status CheckPresentParam(const char* name, const ParamVector& param) {
   if (!IsNormalized(param.dtype)) {
     return InvalidArgument(std::string(name) + ": dtype " +
                            std::to_string(static_cast<int>(param.dtype)) +

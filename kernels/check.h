@@ -30,17 +30,20 @@ std::int64_t ProductOf(const RunSizes& sizes);
 // A number as messages show it, such as "1e-09".
 std::string TextOf(double value);
 
-// InvalidArgument unless the value of an enumeration is at most its last enumerator.
+// InvalidArgument names the field, what came and what was wanted. Every call makes these checks by
+// the dozen, so the part of them that passes is inline.
+Status RefuseValue(const char* field, int value, int last);
+// Refuses the value of an enumeration after its last enumerator.
 template <typename Enum>
 Status CheckValue(const char* field, Enum value, Enum last) {
   if (value <= last) return Status();
-  return InvalidArgument(std::string(field) + ": unknown value " +
-                         std::to_string(static_cast<int>(value)) + ", wanted at most " +
-                         std::to_string(static_cast<int>(last)));
+  return RefuseValue(field, static_cast<int>(value), static_cast<int>(last));
 }
 
-// InvalidArgument names the field, what came and what was wanted.
-Status CheckParam(const char* name, const ParamVector& param);  // Accepts an absent one.
+Status CheckPresentParam(const char* name, const ParamVector& param);
+inline Status CheckParam(const char* name, const ParamVector& param) {  // Accepts an absent one.
+  return param.data == nullptr ? Status() : CheckPresentParam(name, param);
+}
 Status CheckEps(double eps);
 Status CheckActivation(Activation activation);
 

@@ -180,6 +180,7 @@ Status Segments::Take(const norm_batch* batch) {
     std::memcpy(&in, at, sizeof(in));  // The caller's step may have any alignment.
     out[i] = ToSegment(in);
     if (in.params == nullptr) continue;
+    params_.reserve(batch->count);
     if (status = ToParams(in.params, &params_.emplace_back()); !status.ok()) return status;
     out[i].params = &params_.back();
   }

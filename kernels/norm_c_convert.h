@@ -5,11 +5,11 @@
 #define NORMD_KERNELS_NORM_C_CONVERT_H_
 
 #include <cstddef>
-#include <deque>
 #include <exception>
 #include <memory>
 #include <new>
 #include <type_traits>
+#include <vector>
 
 #include "kernels/linear_norm.h"
 #include "kernels/norm.h"
@@ -29,14 +29,14 @@ class Segments {
   std::size_t size() const { return count_; }
 
  private:
-  // Calls with few tensors allocate nothing.
-  static constexpr std::size_t kInline = 8;
+  // A call with one segment allocates nothing. Room for more would be cleared in every call.
+  static constexpr std::size_t kInline = 1;
   Segment* Resize(std::size_t count);
 
   std::size_t count_ = 0;
   Segment inline_[kInline];
   std::unique_ptr<Segment[]> many_;
-  std::deque<NormParams> params_;  // A deque, because segments point to its elements.
+  std::vector<NormParams> params_;  // Never grows beyond its reserve: segments point to elements.
 };
 
 // The caller's segments are used in place.

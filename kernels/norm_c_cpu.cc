@@ -43,7 +43,7 @@ norm_result Normalize(const norm_cpu_executor* executor, const norm_spec* spec,
     norm::NormSpec cpp_spec;
     norm::NormParams cpp_params;
     norm::c::Segments segments;
-    for (Status status :
+    for (const Status& status :
          {norm::c::CheckNotNull("executor", executor), norm::c::ToSpec(spec, &cpp_spec),
           norm::c::ToParams(params, &cpp_params), segments.Take(tensors...)}) {
       if (!status.ok()) return status;
@@ -70,7 +70,7 @@ norm_result norm_cpu_linear_create(const norm_cpu_executor* executor, const norm
   return norm::c::Guarded([&]() -> Status {
     norm::LinearNormSpec cpp_spec;
     norm::LinearNormParams cpp_params;
-    for (Status status :
+    for (const Status& status :
          {norm::c::CheckNotNull("executor", executor), norm::c::CheckNotNull("out", out),
           norm::c::ToLinearSpec(spec, &cpp_spec), norm::c::ToLinearParams(params, &cpp_params)}) {
       if (!status.ok()) return status;
@@ -89,7 +89,7 @@ void norm_cpu_linear_destroy(norm_cpu_linear* linear) { delete linear; }
 norm_result norm_cpu_linear_norm(const norm_cpu_linear* linear, const norm_linear_segment* segments,
                                  size_t count) {
   return norm::c::Guarded([&]() -> Status {
-    for (Status status :
+    for (const Status& status :
          {norm::c::CheckNotNull("linear", linear), norm::c::CheckSegments(segments, count)}) {
       if (!status.ok()) return status;
     }

@@ -73,7 +73,7 @@ Status ParseTile(const char* name, norm::cuda::LinearTile* tile) {
 }
 
 Status ToOptions(const norm_cuda_launch& launch, norm::cuda::LaunchOptions* options) {
-  for (Status status :
+  for (const Status& status :
        {norm::c::CheckStructSize("launch", launch.struct_size, sizeof(norm_cuda_launch)),
         ParseStrategy(launch.strategy, &options->forced)}) {
     if (!status.ok()) return status;
@@ -92,9 +92,10 @@ norm_result WorkspaceBytes(const norm_cuda_device* device, const norm_spec* spec
     norm::NormSpec cpp_spec;
     norm::cuda::Strategy forced;
     norm::c::Segments segments;
-    for (Status status : {norm::c::CheckNotNull("device", device),
-                          norm::c::CheckNotNull("out", out), norm::c::ToSpec(spec, &cpp_spec),
-                          segments.Take(tensors...), ParseStrategy(strategy, &forced)}) {
+    for (const Status& status :
+         {norm::c::CheckNotNull("device", device), norm::c::CheckNotNull("out", out),
+          norm::c::ToSpec(spec, &cpp_spec), segments.Take(tensors...),
+          ParseStrategy(strategy, &forced)}) {
       if (!status.ok()) return status;
     }
     if (Status status = CheckCounts(cpp_spec, segments); !status.ok()) return status;
@@ -112,9 +113,10 @@ norm_result Normalize(const norm_cuda_device* device, const norm_spec* spec,
     norm::NormSpec cpp_spec;
     norm::NormParams cpp_params;
     norm::c::Segments segments;
-    for (Status status : {norm::c::CheckNotNull("device", device),
-                          norm::c::CheckNotNull("launch", launch), norm::c::ToSpec(spec, &cpp_spec),
-                          norm::c::ToParams(params, &cpp_params), segments.Take(tensors...)}) {
+    for (const Status& status :
+         {norm::c::CheckNotNull("device", device), norm::c::CheckNotNull("launch", launch),
+          norm::c::ToSpec(spec, &cpp_spec), norm::c::ToParams(params, &cpp_params),
+          segments.Take(tensors...)}) {
       if (!status.ok()) return status;
     }
     norm::cuda::LaunchOptions options;
@@ -172,8 +174,9 @@ norm_result norm_cuda_linear_weight_bytes(const norm_cuda_device* device,
                                           const norm_linear_spec* spec, size_t* out) {
   return norm::c::Guarded([&]() -> Status {
     norm::LinearNormSpec cpp_spec;
-    for (Status status : {norm::c::CheckNotNull("device", device),
-                          norm::c::CheckNotNull("out", out), ToCheckedSpec(spec, &cpp_spec)}) {
+    for (const Status& status :
+         {norm::c::CheckNotNull("device", device), norm::c::CheckNotNull("out", out),
+          ToCheckedSpec(spec, &cpp_spec)}) {
       if (!status.ok()) return status;
     }
     *out = norm::cuda::LinearWeightBytes(cpp_spec, device->limits);
@@ -187,7 +190,7 @@ norm_result norm_cuda_linear_prepare(const norm_cuda_device* device, const norm_
   return norm::c::Guarded([&]() -> Status {
     norm::LinearNormSpec cpp_spec;
     norm::LinearNormParams cpp_params;
-    for (Status status :
+    for (const Status& status :
          {norm::c::CheckNotNull("device", device), norm::c::ToLinearSpec(spec, &cpp_spec),
           norm::c::ToLinearParams(params, &cpp_params)}) {
       if (!status.ok()) return status;
@@ -203,7 +206,7 @@ norm_result norm_cuda_linear_workspace_bytes(const norm_cuda_device* device,
   return norm::c::Guarded([&]() -> Status {
     norm::LinearNormSpec cpp_spec;
     norm::cuda::LinearTile forced;
-    for (Status status :
+    for (const Status& status :
          {norm::c::CheckNotNull("device", device), norm::c::CheckNotNull("out", out),
           ToCheckedSpec(spec, &cpp_spec), ParseTile(tile, &forced)}) {
       if (!status.ok()) return status;
@@ -218,14 +221,14 @@ norm_result norm_cuda_linear_norm(const norm_cuda_device* device, const norm_lin
                                   size_t count, const norm_cuda_launch* launch) {
   return norm::c::Guarded([&]() -> Status {
     norm::LinearNormSpec cpp_spec;
-    for (Status status :
+    for (const Status& status :
          {norm::c::CheckNotNull("device", device), norm::c::CheckNotNull("launch", launch),
           norm::c::CheckNotNull("prepared", prepared), norm::c::ToLinearSpec(spec, &cpp_spec),
           norm::c::CheckSegments(segments, count)}) {
       if (!status.ok()) return status;
     }
     norm::cuda::LinearLaunchOptions options;
-    for (Status status :
+    for (const Status& status :
          {norm::c::CheckStructSize("launch", launch->struct_size, sizeof(norm_cuda_launch)),
           ParseTile(launch->strategy, &options.forced)}) {
       if (!status.ok()) return status;

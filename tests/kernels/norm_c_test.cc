@@ -171,18 +171,24 @@ TEST_F(NormCCpuTest, ABatchOfManyTensorsIsTakenWhole) {
   std::vector<float> x(2 * kTensors);
   std::vector<float> y(2 * kTensors, NAN);
   std::vector<norm_tensors> tensors(kTensors);
+  // Every other tensor has parameters of its own.
+  const std::vector<float> two = {2, 2};
+  std::vector<norm_params> own(kTensors, NoParams());
   for (std::size_t i = 0; i < kTensors; ++i) {
     x[2 * i] = static_cast<float>(i);
     x[2 * i + 1] = static_cast<float>(i) + 2;
     tensors[i] = Tensors(&x[2 * i], &y[2 * i]);
+    own[i].gamma = {two.data(), NORM_FLOAT32, 0};
+    if (i % 2 == 1) tensors[i].params = &own[i];
   }
   const norm_spec spec = LayerNorm(2);
   const norm_params params = NoParams();
   const norm_batch batch = {sizeof(batch), sizeof(norm_tensors), tensors.data(), kTensors};
   ASSERT_EQ(norm_cpu_normalize_batch(executor_, &spec, &params, &batch), NORM_OK);
   for (std::size_t i = 0; i < kTensors; ++i) {
-    EXPECT_NEAR(y[2 * i], -1, 1e-6) << i;
-    EXPECT_NEAR(y[2 * i + 1], 1, 1e-6) << i;
+    const float factor = i % 2 == 1 ? 2 : 1;
+    EXPECT_NEAR(y[2 * i], -factor, 1e-6) << i;
+    EXPECT_NEAR(y[2 * i + 1], factor, 1e-6) << i;
   }
 }
 

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling as compiling
 from torch.nn.utils.parametrize import is_parametrized
 
+from normd.torch._calls import called
 from normd.torch._decompositions import activate, for_inductor, traced
 from normd.torch.fused import gated_rms_norm
-from normd.torch.modules import Activated, tensor_of
+from normd.torch.modules import Activated, pair_of, tensor_of
 
-_batch_norm, _traced_batch_norm = torch.ops.normd.batch_norm.default, traced("batch_norm")
-_rms_norm, _traced_rms_norm = torch.ops.normd.rms_norm.default, traced("rms_norm")
+_batch_norm, _traced_batch_norm = called("batch_norm"), traced("batch_norm")
+_rms_norm, _traced_rms_norm = called("rms_norm"), traced("rms_norm")
 
 # The layer of normd's, the norm's own class, and whether Around comes before them.
 Kinds = tuple[type[Activated], type[nn.Module], bool]
@@ -74,10 +75,9 @@ class FrozenBatchNorm(Activated):
     eps: float
 
     def forward(self, x: Tensor) -> Tensor:
-        names = ("running_mean", "running_var", "weight", "bias")
-        tensors = (tensor_of(self, name) for name in names)
+        statistics = pair_of(self, "running_mean", "running_var")
         norm = _traced_batch_norm if compiling() else _batch_norm
-        return norm(x, *tensors, self.eps, self._code, self._slope)
+        return norm(x, *statistics, *pair_of(self), self.eps, self._code, self._slope)
 
     def _options(self) -> dict[str, object]:
         return {"num_features": self.running_mean.numel(), "eps": self.eps} | super()._options()

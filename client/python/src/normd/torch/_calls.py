@@ -25,6 +25,13 @@ _LIKE_X = ("residual", "gate", "other", "scale", "shift", "style", "style_weight
 _RESULTS = ("out", "residual_out")
 
 
+def called(name: str) -> Any:
+    """An operator for calls that torch.compile does not trace: without the Python frame of the
+    OpOverload, which passes its arguments on to `_op`."""
+    operator = getattr(OPS, name).default
+    return getattr(operator, "_op", operator)
+
+
 def activated(activation: str | None, slope: float) -> dict[str, Any]:
     """The options of the operator `normalize` for an activation."""
     return {} if activation is None else {"activation": activation_code(activation), "slope": slope}

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling as compiling
 
-from normd.torch._calls import OPS, two, wider_type
+from normd.torch._calls import OPS, called, two, wider_type
 from normd.torch._checks import ACTIVATIONS, DEFAULT_EPS, activation_code, axes_of
 from normd.torch._decompositions import for_inductor, traced
 
-_instance_norm, _traced_instance_norm = OPS.instance_norm.default, traced("instance_norm")
-_batch_norm, _traced_batch_norm = OPS.batch_norm.default, traced("batch_norm")
-_group_norm, _traced_group_norm = OPS.group_norm.default, traced("group_norm")
-_layer_norm, _traced_layer_norm = OPS.layer_norm.default, traced("layer_norm")
-_rms_norm, _traced_rms_norm = OPS.rms_norm.default, traced("rms_norm")
-
+# Each called, and as torch.compile traces it.
+_instance_norm, _traced_instance_norm = called("instance_norm"), traced("instance_norm")
+_batch_norm, _traced_batch_norm = called("batch_norm"), traced("batch_norm")
+_group_norm, _traced_group_norm = called("group_norm"), traced("group_norm")
+_layer_norm, _traced_layer_norm = called("layer_norm"), traced("layer_norm")
+_rms_norm, _traced_rms_norm = called("rms_norm"), traced("rms_norm")
 
 _Device = torch.device | str | int | None
 _Shape = int | list[int] | tuple[int, ...] | torch.Size
@@ -39,6 +39,16 @@ def tensor_of(module: nn.Module, name: str) -> Any:
         return parameters[name]
     buffers = module._buffers
     return buffers[name] if name in buffers else getattr(module, name)
+
+
+def pair_of(module: nn.Module, first: str = "weight", second: str = "bias") -> tuple[Any, Any]:
+    """The same of two that are parameters, or buffers."""
+    held: Any = module._parameters
+    if first not in held:
+        held = module._buffers
+    if first in held and second in held:
+        return held[first], held[second]
+    return getattr(module, first), getattr(module, second)
 
 
 def _without_bias(bias: bool) -> dict[str, bool]:
@@ -146,7 +156,7 @@ class GroupNorm(Activated, nn.GroupNorm):
         self._init_activation(activation)
 
     def forward(self, input: Tensor) -> Tensor:
-        weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
+        weight, bias = pair_of(self)
         norm = _traced_group_norm if compiling() else _group_norm
         if not self._code:  # Default arguments would cost a call time.
             return norm(input, self.num_groups, weight, bias, self.eps)
@@ -175,7 +185,7 @@ class LayerNorm(Activated, nn.LayerNorm):
         self.axis = axis
 
     def forward(self, input: Tensor) -> Tensor:
-        weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
+        weight, bias = pair_of(self)
         axis, axes, more = axes_of(
             "LayerNorm", input, self.normalized_shape, weight, bias, self.axis
         )
@@ -186,7 +196,7 @@ class LayerNorm(Activated, nn.LayerNorm):
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """(norm(v), v) of v = x + residual in one pass; types as in normd.torch.add_layer_norm."""
-        weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
+        weight, bias = pair_of(self)
         axis, axes, more = axes_of("LayerNorm", x, self.normalized_shape, weight, bias, self.axis)
         if more or for_inductor():
             total = x + residual
@@ -219,7 +229,8 @@ class RMSNorm(Activated, nn.RMSNorm):
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
-        eps = DEFAULT_EPS.get(x.dtype, 0.0) if self.eps is None else self.eps
+        if (eps := self.eps) is None:
+            eps = DEFAULT_EPS.get(x.dtype, 0.0)
         weight, offset = tensor_of(self, "weight"), self.weight_offset
         axis, axes, more = axes_of("RMSNorm", x, self.normalized_shape, weight, None, self.axis)
         norm = _traced_rms_norm if compiling() else _rms_norm
@@ -279,14 +290,14 @@ class _BatchNorm(Activated, nn.modules.batchnorm._BatchNorm):
         self._init_activation(activation)
 
     def forward(self, input: Tensor) -> Tensor:
-        mean, variance = tensor_of(self, "running_mean"), tensor_of(self, "running_var")
+        mean, variance = pair_of(self, "running_mean", "running_var")
         if self.training or mean is None or variance is None:
             came = "training" if self.training else "without running statistics"
             raise RuntimeError(
                 f"normd.torch.BatchNorm: {came}, wanted eval() with running statistics"
             )
         self._check_input_dim(input)
-        weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
+        weight, bias = pair_of(self)
         norm = _traced_batch_norm if compiling() else _batch_norm
         if not self._code:
             return norm(input, mean, variance, weight, bias, self.eps)
@@ -340,8 +351,8 @@ class _InstanceNorm(Activated, nn.modules.instancenorm._InstanceNorm):
                 raise RuntimeError(
                     "normd.torch.InstanceNorm: training with running statistics, wanted eval()"
                 )
-            mean, variance = tensor_of(self, "running_mean"), tensor_of(self, "running_var")
-        weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
+            mean, variance = pair_of(self, "running_mean", "running_var")
+        weight, bias = pair_of(self)
         samples = input if has_batch else input.unsqueeze(0)
         norm = _traced_instance_norm if compiling() else _instance_norm
         y: Tensor = norm(samples, weight, bias, mean, variance, self.eps, self._code, self._slope)
