@@ -50,15 +50,18 @@ bool PageLocks::Add(const std::shared_ptr<MappedPages>& pages, const std::string
     const std::int64_t owned = found == owner_bytes_.end() ? 0 : found->second;
     if (regions_ < limits_.max_regions && bytes <= limits_.max_bytes - bytes_ &&
         bytes <= limits_.max_owner_bytes - owned) {
-      waiting_.push_back({++last_id_, pages});
+      // What may throw comes first: a wait without its region ends in time.
+      std::int64_t& of_owner = owner_bytes_[owner];
+      ++last_id_;
       if (wait.until != nullptr) {
         wait.by = std::min(wait.by, SteadyClock().Now() + limits_.max_wait);
         waits_.emplace(last_id_, std::move(wait));
         waits_changed_.SignalOne();
       }
+      waiting_.push_back({last_id_, pages});
       ++regions_;
       bytes_ += bytes;
-      owner_bytes_[owner] += bytes;
+      of_owner += bytes;
       changed_.SignalOne();
       return true;
     }
@@ -67,10 +70,9 @@ bool PageLocks::Add(const std::shared_ptr<MappedPages>& pages, const std::string
   return false;
 }
 
-void PageLocks::Release(std::shared_ptr<MappedPages> pages, const std::string& owner,
-                        KeptThings kept) {
+void PageLocks::Release(std::list<Released> released) {
   MutexLock lock(mutex_);
-  released_.push_back({std::move(pages), owner, std::move(kept)});
+  released_.splice(released_.end(), released);
   changed_.SignalOne();
 }
 
