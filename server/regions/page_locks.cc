@@ -20,9 +20,13 @@ MappedPages::~MappedPages() { munmap(begin_, bytes_); }
 
 PageLocks::PageLocks(PageLocker& locker, const PageLockLimits& limits, RegionMetrics& metrics,
                      const Clock& clock)
-    : locker_(locker), limits_(limits), metrics_(metrics), clock_(clock), waits_thread_([this] {
-        EndLateWaits();
-      }) {
+    : locker_(locker),
+      limits_(limits),
+      metrics_(metrics),
+      clock_(clock),
+      thread_([this] { Loop(); }),
+      waits_thread_([this] { EndLateWaits(); }) {
+  pthread_setname_np(thread_.native_handle(), "page_locks");
   pthread_setname_np(waits_thread_.native_handle(), "page_lock_waits");
 }
 
@@ -30,8 +34,10 @@ PageLocks::~PageLocks() {
   {
     MutexLock lock(mutex_);
     closed_ = true;
+    changed_.SignalOne();
     waits_changed_.SignalOne();
   }
+  thread_.join();
   waits_thread_.join();
 }
 
@@ -44,16 +50,19 @@ bool PageLocks::Add(const std::shared_ptr<MappedPages>& pages, const std::string
     const std::int64_t owned = found == owner_bytes_.end() ? 0 : found->second;
     if (regions_ < limits_.max_regions && bytes <= limits_.max_bytes - bytes_ &&
         bytes <= limits_.max_owner_bytes - owned) {
-      waiting_.push_back({++last_id_, pages});
+      // What may throw comes first: a wait without its region ends in time.
+      std::int64_t& of_owner = owner_bytes_[owner];
+      ++last_id_;
       if (wait.until != nullptr) {
         wait.by = std::min(wait.by, SteadyClock().Now() + limits_.max_wait);
         waits_.emplace(last_id_, std::move(wait));
         waits_changed_.SignalOne();
       }
+      waiting_.push_back({last_id_, pages});
       ++regions_;
       bytes_ += bytes;
-      owner_bytes_[owner] += bytes;
-      thread_.Submit([this] { Step(); });
+      of_owner += bytes;
+      changed_.SignalOne();
       return true;
     }
   }
@@ -61,30 +70,34 @@ bool PageLocks::Add(const std::shared_ptr<MappedPages>& pages, const std::string
   return false;
 }
 
-void PageLocks::Release(std::shared_ptr<MappedPages> pages, const std::string& owner,
-                        KeptThings kept) {
+void PageLocks::Release(std::list<Released> released) {
   MutexLock lock(mutex_);
-  released_.push_back({std::move(pages), owner, std::move(kept)});
-  thread_.Submit([this] { Step(); });
+  released_.splice(released_.end(), released);
+  changed_.SignalOne();
 }
 
 // Released regions go first: a client may wait for their end, and the limits need their share.
-void PageLocks::Step() {
-  std::optional<Released> released;
-  Waiting next;
-  {
-    MutexLock lock(mutex_);
-    if (!released_.empty()) {
-      released = std::move(released_.front());
-      released_.pop_front();
-    } else {
-      next = std::move(waiting_.front());
-      waiting_.pop_front();
+void PageLocks::Loop() {
+  for (;;) {
+    std::optional<Released> released;
+    Waiting next;
+    {
+      MutexLock lock(mutex_);
+      while (!closed_ && released_.empty() && waiting_.empty()) changed_.Wait(mutex_);
+      if (!released_.empty()) {
+        released = std::move(released_.front());
+        released_.pop_front();
+      } else if (!waiting_.empty()) {
+        next = std::move(waiting_.front());
+        waiting_.pop_front();
+      } else {
+        return;
+      }
     }
+    if (released.has_value()) End(*std::move(released));
+    if (const auto pages = next.pages.lock(); pages != nullptr) Lock(*pages);
+    if (next.id != 0) EndWait(next.id);
   }
-  if (released.has_value()) End(*std::move(released));
-  if (const auto pages = next.pages.lock(); pages != nullptr) Lock(*pages);
-  if (next.id != 0) EndWait(next.id);
 }
 
 void PageLocks::EndWait(std::uint64_t id) {

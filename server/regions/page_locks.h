@@ -13,19 +13,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <limits>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/page_locker.h"
-#include "base/task_thread.h"
 #include "server/metrics/handles.h"
 
 namespace normd {
@@ -74,7 +72,12 @@ struct LockWait {
 // Thread-safe. No lock is held while pages are locked, unlocked or unmapped.
 class PageLocks {
  public:
-  using KeptThings = std::vector<std::shared_ptr<void>>;
+  // Pages that nothing uses any more.
+  struct Released {
+    std::shared_ptr<MappedPages> pages;  // shared: by now with nobody else.
+    std::string owner;
+    std::vector<std::shared_ptr<void>> kept;  // Dropped when they are unmapped.
+  };
 
   // `locker`, `metrics` and `clock`, which is for the log, outlive it.
   PageLocks(PageLocker& locker, const PageLockLimits& limits, RegionMetrics& metrics,
@@ -88,17 +91,11 @@ class PageLocks {
   // locked, nor released. shared: with the thread, while it locks them.
   bool Add(const std::shared_ptr<MappedPages>& pages, const std::string& owner, LockWait wait = {});
 
-  // Makes the thread unlock and unmap them, before it locks any others, and then drop `kept`.
-  // Nothing uses them any more.
-  void Release(std::shared_ptr<MappedPages> pages, const std::string& owner, KeptThings kept);
+  // Makes the thread unlock and unmap them, before it locks any others. The list has been made
+  // before, so that this needs no memory.
+  void Release(std::list<Released> released);
 
  private:
-  struct Released {
-    std::shared_ptr<MappedPages> pages;  // shared: by now with nobody else.
-    std::string owner;
-    KeptThings kept;
-  };
-
   struct Waiting {
     std::uint64_t id = 0;
     std::weak_ptr<MappedPages> pages;  // Gone if they were released before their turn.
@@ -109,8 +106,7 @@ class PageLocks {
     TimePoint next{};
   };
 
-  // A task of the thread for each that was added or released.
-  void Step();
+  void Loop();
   void Lock(MappedPages& pages);
   void EndWait(std::uint64_t id);
   void EndLateWaits();
@@ -125,18 +121,20 @@ class PageLocks {
   Line refused_;  // By the driver.
   Line late_;
   Mutex mutex_;
+  CondVar changed_;
   CondVar waits_changed_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t regions_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_map<std::string, std::int64_t> owner_bytes_ ABSL_GUARDED_BY(mutex_);
+  // (abseil's hash map is broken once it has found no memory to grow.)
+  std::map<std::string, std::int64_t> owner_bytes_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);  // To be locked.
   std::map<std::uint64_t, LockWait> waits_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Released> released_ ABSL_GUARDED_BY(mutex_);
+  std::list<Released> released_ ABSL_GUARDED_BY(mutex_);
   // Last: they use all of the above.
+  std::thread thread_;
   std::thread waits_thread_;  // The other thread may be in the driver for long.
-  TaskThread thread_{"page_locks", std::numeric_limits<std::size_t>::max()};
 };
 
 }  // namespace normd

@@ -84,8 +84,11 @@ void Region::LockPages(PageLocks& locks, int file, LockWait wait) {
     file_ = Descriptor(fcntl(file, F_DUPFD_CLOEXEC, 0));
     if (!file_.valid()) return;
   }
+  std::list<PageLocks::Released> release(1);
+  release.front().owner = facts_.owner;
   if (locks.Add(pages_, facts_.owner, std::move(wait))) {
     locks_ = &locks;
+    release_ = std::move(release);
   } else {
     file_.Reset();
   }
@@ -118,12 +121,12 @@ absl::StatusOr<std::shared_ptr<const Region>> Region::OpenDevice(SharedDeviceMem
 Region::~Region() {
   guard_.reset();
   if (locks_ == nullptr) return;
-  PageLocks::KeptThings kept;
+  release_.front().pages = std::move(pages_);
   {
     MutexLock lock(mutex_);
-    kept.swap(kept_);
+    release_.front().kept.swap(kept_);
   }
-  locks_->Release(std::move(pages_), facts_.owner, std::move(kept));
+  locks_->Release(std::move(release_));
 }
 
 Region::Region(RegionFacts facts, std::shared_ptr<MappedPages> pages, const FileRange& range,

@@ -9,9 +9,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
@@ -112,10 +114,12 @@ class Region {
   const RegionFacts facts_;
   const FileRange range_;
   mutable Mutex mutex_;
-  mutable PageLocks::KeptThings kept_ ABSL_GUARDED_BY(mutex_);  // shared: whatever they are.
+  // shared: whatever they are.
+  mutable std::vector<std::shared_ptr<void>> kept_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<MappedPages> pages_;  // Host memory. shared: with the locks.
   PageLocks* locks_ = nullptr;          // The locks that have taken the pages, and get them back.
-  Descriptor file_;                     // A file that may become shorter while it is locked.
+  std::list<PageLocks::Released> release_;  // One, for that.
+  Descriptor file_;                         // A file that may become shorter while it is locked.
   // Relaxed: a thread that finds the file shorter has seen it.
   mutable std::atomic<bool> shorter_{false};
   const std::unique_ptr<OpenedDeviceMemory> opened_;  // Device memory instead.

@@ -1,18 +1,80 @@
+// The control calls, whose JSON bodies differ from the protocol's messages in their frames.
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
+#include "inference/grpc_service.pb.h"
 #include "server/accept/message_limits.h"
 #include "server/accept/model_name_in.h"
-#include "server/rest/control_json.h"
 #include "server/rest/infer_call.h"
 #include "server/rest/rest_call.h"
+#include "wire/message_json.h"
 
 namespace normd {
 namespace {
+
+using google::protobuf::Message;
+
+// The field of a response, or of a request, that is the whole body; empty: the message is.
+absl::string_view WholeField(RestMethod method) {
+  switch (method) {
+    case RestMethod::kModelConfig: return "config";
+    case RestMethod::kRepositoryIndex: return "models";
+    case RestMethod::kSystemStatus:
+    case RestMethod::kCudaStatus: return "regions";
+    case RestMethod::kTraceSetting:
+    case RestMethod::kLogSettings: return "settings";
+    default: return "";
+  }
+}
+
+void SetText(Message& message, const char* field, const std::string& value) {
+  const auto* const found = message.GetDescriptor()->FindFieldByName(field);
+  if (found != nullptr) message.GetReflection()->SetString(&message, found, value);
+}
+
+// Fills the route's request from the body and the path's names, which win. InvalidArgument for a
+// body that is neither empty nor an object whose fields have the types of the request's; unknown
+// fields are ignored.
+absl::Status ReadControl(const Route& route, absl::string_view body, Message& request) {
+  if (!body.empty()) {
+    const bool settings =
+        route.method == RestMethod::kTraceSetting || route.method == RestMethod::kLogSettings;
+    absl::Status status = ReadMessageJson(body, request, settings ? "settings" : "");
+    if (!status.ok()) return status;
+  }
+  SetText(request, "name", route.region.empty() ? route.model : route.region);
+  SetText(request, "model_name", route.model);
+  SetText(request, "version", route.version);
+  return absl::OkStatus();
+}
+
+// Writes the route's response: an object, a list for indexes and regions, or nothing for what only
+// succeeds. A server or model that is not ready is 400.
+void WriteControl(const Route& route, const Message& answer, RestReply& reply) {
+  bool ready = true;
+  if (const auto* server = dynamic_cast<const inference::ServerReadyResponse*>(&answer)) {
+    ready = server->ready();
+  } else if (const auto* model = dynamic_cast<const inference::ModelReadyResponse*>(&answer)) {
+    ready = model->ready();
+  }
+  reply.status = ready ? 200 : 400;  // As published.
+  // The published messages of what only succeeds are empty.
+  if (answer.GetDescriptor()->field_count() == 0) return;
+  reply.text = WriteMessageJson(answer, WholeField(route.method));
+  if (route.method == RestMethod::kModelReady) {
+    inference::ModelReadyRequest name;
+    name.set_name(route.model);
+    const std::string named = WriteMessageJson(name, "name");
+    reply.text = absl::StrCat("{\"name\":", named, ",", reply.text.substr(1));
+  }
+}
 
 // A call of one method of InferMethods.
 template <typename Request, typename Response>

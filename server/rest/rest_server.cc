@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "base/mutex.h"
 #include "boost/asio/io_context.hpp"
 #include "boost/asio/posix/stream_descriptor.hpp"
@@ -243,20 +244,15 @@ class RestServerImpl final : public RestServer {
   // Accepts no more. Waits until the acceptor's thread has seen it.
   void Stop() {
     if (std::exchange(stopped_, true)) return;
-    Mutex mutex;
-    CondVar changed;
-    bool done = false;
+    absl::Notification done;
     asio::post(workers_[0]->context(), [&] {
       pause_.reset();
       trim_.reset();
       events_.reset();
       acceptor_.Stop();
-      MutexLock lock(mutex);
-      done = true;
-      changed.SignalAll();
+      done.Notify();
     });
-    MutexLock lock(mutex);
-    while (!done) changed.Wait(mutex);
+    done.WaitForNotification();
   }
 
   void Accept() {

@@ -23,6 +23,7 @@
 #include "spdlog/sinks/ostream_sink.h"
 #include "spdlog/spdlog.h"
 #include "tests/server/regions/shared_file.h"
+#include "tests/support/failing_allocations.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_page_locker.h"
 #include "tests/support/metric_value.h"
@@ -126,6 +127,19 @@ class PageLocksTest : public ::testing::Test {
       {.limits = {}, .named = true, .page_locks = &locks_}, metrics_.ForRegions(), clock_};
   SharedFile file_{16 * kPage};
 };
+
+TEST_F(PageLocksTest, ARegionEndsWithoutMemory) {
+  const std::string owner(100, 'o');
+  ASSERT_TRUE(Register("r", kPage, owner).ok());
+  locker_.WaitForCalls(1);
+  std::shared_ptr<const Region> region = Find("r", owner);
+  ASSERT_TRUE(registry_.Unregister(owner, "r", InUse::kFinish).ok());
+  {
+    const FailingAllocations failing(0);
+    region.reset();
+  }
+  WaitUntil([&] { return locker_.locked() == 0; });
+}
 
 TEST_F(PageLocksTest, ARegionIsLockedUntilItIsUnmapped) {
   ASSERT_TRUE(Register("r", 2 * kPage).ok());
