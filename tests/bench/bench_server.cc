@@ -29,14 +29,11 @@ std::vector<std::unique_ptr<Lane>> MakeInlineLanes(const BenchServerOptions& opt
   return backend.MakeInlineLanes();
 }
 
-// A repository with the one model.
-std::string MakeRepository(const BenchServerOptions& options) {
-  std::string root = (std::filesystem::temp_directory_path() / "normd_bench_XXXXXX").string();
-  if (mkdtemp(root.data()) == nullptr) std::exit(1);
-  const std::string folder = absl::StrCat(root, "/", options.model);
-  std::filesystem::create_directories(folder + "/1");
-  std::ofstream(folder + "/config.textproto") << options.config;
-  return root;
+// Its path, once it has the one model.
+std::string Fill(const testing::TempFolder& repository, const BenchServerOptions& options) {
+  repository.Write(options.model + "/config.textproto", options.config);
+  std::filesystem::create_directory(repository.File(options.model + "/1"));
+  return repository.path();
 }
 
 }  // namespace
@@ -80,10 +77,10 @@ std::shared_ptr<grpc::ChannelCredentials> BenchTls::ForClients() const {
 }
 
 BenchServer::BenchServer(const BenchServerOptions& options)
-    : root_(MakeRepository(options)),
-      readiness_(metrics_),
+    : readiness_(metrics_),
       backend_(ValueOrExit(CreateBackend(options.backend, metrics_, clock_))),
-      registry_({.roots = {root_}, .on_change = {}}, *backend_, metrics_, clock_),
+      registry_({.roots = {Fill(repository_, options)}, .on_change = {}}, *backend_, metrics_,
+                clock_),
       admission_({.max_connection_share = 0.5, .max_peer_share = 0.75}, metrics_),
       queue_(options.queue, clock_),
       executor_(MakeLanes(options, *backend_), queue_, MakeInlineLanes(options, *backend_),
@@ -107,7 +104,6 @@ BenchServer::~BenchServer() {
   server_->Shutdown(Duration(0));
   queue_.Close();
   executor_.Join();
-  std::filesystem::remove_all(root_);
 }
 
 std::unique_ptr<grpc::GenericStub> ConnectAlone(

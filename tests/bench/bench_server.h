@@ -23,6 +23,7 @@
 #include "server/rpc/server.h"
 #include "server/tls/certificate_store.h"
 #include "tests/support/certificates.h"
+#include "tests/support/temp_folder.h"
 
 namespace normd {
 
@@ -94,7 +95,7 @@ class BenchServer {
 
  private:
   SteadyClock clock_;
-  const std::string root_;
+  const testing::TempFolder repository_;
   Metrics metrics_;
   Readiness readiness_;
   std::unique_ptr<Backend> backend_;

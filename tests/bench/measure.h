@@ -47,7 +47,7 @@ struct BenchTurn {
   double calls_per_second = 0;
   double p50_us = 0;
   double p99_us = 0;
-  double cpu_us = 0;  // Of this process, for one call.
+  double cpu_us = 0;  // For one call, in this process.
 };
 // So many clients, each in a thread of its own, make the call of their number again and again until
 // `length` is over, once at least.

@@ -1,7 +1,5 @@
 #include "tests/support/temp_repository.h"
 
-#include <stdlib.h>
-
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -17,16 +15,6 @@
 #include "operations/safetensors.h"
 
 namespace normd::test {
-
-TempFolder::TempFolder() {
-  path_ = std::filesystem::temp_directory_path() / "normd_test_XXXXXX";
-  if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-}
-
-TempFolder::~TempFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
 
 std::vector<Parameter> ParametersOf(const std::map<std::string, client::Tensor>& tensors) {
   std::vector<Parameter> parameters;

@@ -11,23 +11,11 @@
 #include "client/tensor/tensor.h"
 #include "normd/v1/model_config.pb.h"
 #include "operations/parameter.h"
+#include "tests/support/temp_folder.h"
 
 namespace normd::test {
 
-// Makes the folder, and removes it with its contents at the end.
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-  std::string File(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
+using testing::TempFolder;
 
 // The tensors as a file's reader gives them; they share the memory.
 std::vector<Parameter> ParametersOf(const std::map<std::string, client::Tensor>& tensors);

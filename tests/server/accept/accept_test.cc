@@ -8,9 +8,7 @@
 
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,6 +18,7 @@
 #include "tests/server/identity/identity_files.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/models.h"
+#include "tests/support/temp_folder.h"
 
 namespace normd {
 namespace {
@@ -28,23 +27,17 @@ using ::testing::HasSubstr;
 
 class AcceptTest : public ::testing::Test {
  protected:
-  AcceptTest() { EXPECT_TRUE(registry_.LoadAll().ok()); }
-  ~AcceptTest() override {
-    queue_.Close();
-    std::filesystem::remove_all(root_);
+  AcceptTest() {
+    Add("rows", "instance_norm { channels: 2 affine: false }");
+    Add("add", "add_rms_norm { normalized_shape: 4 affine: false }");
+    EXPECT_TRUE(registry_.LoadAll().ok());
   }
+  ~AcceptTest() override { queue_.Close(); }
 
-  static std::string MakeRepository() {
-    std::string root = (std::filesystem::temp_directory_path() / "normd_accept_XXXXXX").string();
-    if (mkdtemp(root.data()) == nullptr) std::abort();
-    std::filesystem::create_directories(root + "/rows/1");
-    std::ofstream(root + "/rows/config.textproto") << "instance_norm { channels: 2 affine: false }";
-    std::filesystem::create_directories(root + "/add/1");
-    std::ofstream(root + "/add/config.textproto")
-        << "add_rms_norm { normalized_shape: 4 affine: false }";
-    return root;
+  void Add(const std::string& model, const std::string& config) const {
+    std::filesystem::create_directories(folder_.File(model + "/1"));
+    folder_.Write(model + "/config.textproto", config);
   }
-
   CallArrival Arrival() {
     CallArrival arrival;
     arrival.at = clock_.Now();
@@ -75,8 +68,8 @@ class AcceptTest : public ::testing::Test {
   FakeClock clock_;
   Metrics metrics_;
   NoBackend backend_;
-  const std::string root_ = MakeRepository();
-  ModelRegistry registry_{{.roots = {root_}, .on_change = {}}, backend_, metrics_, clock_};
+  const testing::TempFolder folder_;
+  ModelRegistry registry_{{.roots = {folder_.path()}, .on_change = {}}, backend_, metrics_, clock_};
   Admission admission_{{}, metrics_};
   BatchQueue queue_{{}, clock_};
   AcceptEnvironment accept_{{}, registry_, admission_, queue_, metrics_, clock_};
@@ -112,11 +105,11 @@ TEST_F(AcceptTest, TheQueueGetsWhatTheRequestSays) {
 
 TEST_F(AcceptTest, AnAliasNamesItsVersionAndACanaryTakesItsShare) {
   for (const char* version : {"1", "2"}) {
-    std::filesystem::create_directories(root_ + "/two/" + version);
+    std::filesystem::create_directories(folder_.File(std::string("two/") + version));
   }
-  std::ofstream(root_ + "/two/config.textproto")
-      << "instance_norm { channels: 2 affine: false } canary { version: 2 percent: 25 } "
-         "version_alias { name: \"stable\" version: 1 }";
+  folder_.Write("two/config.textproto",
+                "instance_norm { channels: 2 affine: false } canary { version: 2 percent: 25 } "
+                "version_alias { name: \"stable\" version: 1 }");
   ASSERT_TRUE(registry_.Load("two", 0).ok());
   RequestDescription description = Describe();
   description.model = "two";

@@ -12,8 +12,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -25,6 +23,7 @@
 #include "tests/support/fake_clock.h"
 #include "tests/support/metric_value.h"
 #include "tests/support/pass_descriptors.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/threads.h"
 
 namespace normd {
@@ -49,17 +48,8 @@ class RegionListenerTest : public ::testing::Test {
             metrics_.ForRegions(), clock_) {
     Start();
   }
-  ~RegionListenerTest() override {
-    listener_.reset();
-    std::filesystem::remove_all(folder_);
-  }
+  ~RegionListenerTest() override { listener_.reset(); }
 
-  static std::string MakeFolder() {
-    std::string folder =
-        (std::filesystem::temp_directory_path() / "normd_handover_XXXXXX").string();
-    if (mkdtemp(folder.data()) == nullptr) std::abort();
-    return folder;
-  }
   void Start(const HandoverLimits& limits = {16, 64, 64}) {
     listener_.reset();
     auto listener = RegionListener::Start(
@@ -116,8 +106,8 @@ class RegionListenerTest : public ::testing::Test {
     WaitUntil([&] { return MetricValue(metrics_, "normd_shared_regions") == regions; });
   }
 
-  const std::string folder_ = MakeFolder();
-  const std::string path_ = folder_ + "/regions.sock";
+  const testing::TempFolder folder_;
+  const std::string path_ = folder_.File("regions.sock");
   const std::string address_ = "unix://" + path_;
   Metrics metrics_;
   FakeClock clock_;

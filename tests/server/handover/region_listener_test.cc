@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 
 #include <cstring>
+#include <filesystem>
 #include <iterator>
 #include <optional>
 #include <random>

@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/metrics/saturation.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/temp_folder.h"
 
 namespace normd {
 namespace {
@@ -37,25 +37,9 @@ std::map<std::string, double> Values(const ProcessCollector& collector) {
 }
 
 // A folder with the files that are read.
-class FakeProc {
+class FakeProc : public testing::TempFolder {
  public:
-  FakeProc() {
-    std::string pattern = ::testing::TempDir() + "/normd_proc_XXXXXX";
-    if (mkdtemp(pattern.data()) == nullptr) std::abort();
-    path_ = pattern;
-    std::filesystem::create_directories(path_ + "/self/fd");
-  }
-  ~FakeProc() { std::filesystem::remove_all(path_); }
-  FakeProc(const FakeProc&) = delete;
-  FakeProc& operator=(const FakeProc&) = delete;
-
-  const std::string& path() const { return path_; }
-  void Write(const std::string& file, const std::string& text) const {
-    std::ofstream(path_ + "/" + file) << text;
-  }
-
- private:
-  std::string path_;
+  FakeProc() { std::filesystem::create_directories(File("self/fd")); }
 };
 
 TEST(ProcessCollectorTest, ReadsFieldsAfterANameThatHoldsParentheses) {

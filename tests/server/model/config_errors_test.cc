@@ -350,7 +350,7 @@ bool SetValue(Message& config, const Path& path, std::size_t index) {
 }
 
 std::string FileError(const std::string& text) {
-  const testing::TempDir dir;
+  const testing::TempFolder dir;
   dir.Write("config.textproto", text);
   const absl::StatusOr<RootFolder> root = RootFolder::Open(dir.path());
   EXPECT_TRUE(root.ok()) << root.status();

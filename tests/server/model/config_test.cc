@@ -439,7 +439,7 @@ class ReadModelConfigTest : public ::testing::Test {
     if (!file.ok()) return file.status();
     return ReadModelConfig(*file);
   }
-  testing::TempDir dir_;
+  testing::TempFolder dir_;
 };
 
 TEST_F(ReadModelConfigTest, ReadsAFile) {

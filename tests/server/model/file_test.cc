@@ -36,7 +36,7 @@ class InputFileTest : public ::testing::Test {
   void Overwrite(const std::string& path, const std::string& content) {
     std::ofstream(dir_.path() + "/" + path, std::ios::binary | std::ios::trunc) << content;
   }
-  testing::TempDir dir_;
+  testing::TempFolder dir_;
 };
 
 TEST_F(InputFileTest, ReadsWhatWasWritten) {
@@ -165,7 +165,7 @@ TEST_F(RootFolderTest, FollowsLinksThatStayInside) {
 }
 
 TEST_F(RootFolderTest, FollowsNoLinkOut) {
-  const testing::TempDir outside;
+  const testing::TempFolder outside;
   outside.Write("secret", "s");
   outside.Write("folder/secret", "s");
   dir_.Write("folder/f", "f");

@@ -1,40 +1,12 @@
 #include "tests/server/model/files.h"
 
-#include <gtest/gtest.h>
-#include <stdlib.h>
-
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 namespace normd::testing {
-
-TempDir::TempDir() : path_(::testing::TempDir() + "normd_XXXXXX") {
-  if (mkdtemp(path_.data()) == nullptr) ADD_FAILURE() << "mkdtemp " << path_ << " failed";
-}
-
-TempDir::~TempDir() {
-  std::error_code error;
-  std::filesystem::remove_all(path_, error);
-  EXPECT_FALSE(error) << path_ << ": " << error.message();
-}
-
-std::string TempDir::Write(absl::string_view relative_path, absl::string_view content) const {
-  std::string path = absl::StrCat(path_, "/", relative_path);
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-  // A new file: one that is truncated and written again is flushed to the disk by some file
-  // systems.
-  std::filesystem::remove(path);
-  std::ofstream out(path, std::ios::binary);
-  out.write(content.data(), static_cast<std::streamsize>(content.size()));
-  out.close();
-  EXPECT_TRUE(out.good()) << path;
-  return path;
-}
 
 std::string LengthPrefix(std::uint64_t length) {
   std::string out;

@@ -8,24 +8,9 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "tests/support/temp_folder.h"
 
 namespace normd::testing {
-
-// A new folder that goes, with all in it, at the end.
-class TempDir {
- public:
-  TempDir();
-  ~TempDir();
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-
-  const std::string& path() const { return path_; }
-  // Writes a file and the folders above it; returns its path.
-  std::string Write(absl::string_view relative_path, absl::string_view content) const;
-
- private:
-  std::string path_;
-};
 
 // Eight bytes of length, little-endian.
 std::string LengthPrefix(std::uint64_t length);

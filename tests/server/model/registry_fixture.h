@@ -81,7 +81,7 @@ class ModelRegistryTest : public ::testing::Test {
   }
 
   std::int64_t max_models_ = 10000;
-  testing::TempDir dir_;
+  testing::TempFolder dir_;
   FakeBackend backend_;
   FakeClock clock_;
   Metrics metrics_;

@@ -265,7 +265,7 @@ TEST_F(ModelRegistryTest, LeavesNothingOfNamesThatComeAndGo) {
 }
 
 TEST_F(ModelRegistryTest, AModelThatIsALinkOutFailsWithItsReason) {
-  const TempDir outside;
+  const TempFolder outside;
   outside.Write("m/config.textproto", kConfig);
   outside.Write("m/1/params.safetensors", Weights(1));
   std::filesystem::create_symlink(outside.path() + "/m", dir_.path() + "/m");

@@ -277,7 +277,7 @@ TEST_F(RepositoryPollTest, FollowsALinkThatIsExchanged) {
 }
 
 TEST_F(RepositoryPollTest, ReadsAnUnknownModelsFolderWithoutFollowingALinkOut) {
-  const TempDir outside;
+  const TempFolder outside;
   outside.Write("m/config.textproto", kConfig);
   outside.Write("m/1/params.safetensors", Weights(9));
   WriteModel("good", 1, 1);
@@ -291,7 +291,7 @@ TEST_F(RepositoryPollTest, ReadsAnUnknownModelsFolderWithoutFollowingALinkOut) {
 }
 
 TEST_F(RepositoryPollTest, TwoFoldersAreOneRepository) {
-  const TempDir second;
+  const TempFolder second;
   RegistryOptions options;
   options.roots = {dir_.path(), second.path()};
   ModelRegistry both(options, backend_, metrics_, clock_);

@@ -66,7 +66,7 @@ class RepositoryTest : public ::testing::Test {
         .Read("m", 1, kMaxFileBytes);
   }
 
-  TempDir dir_;
+  TempFolder dir_;
   std::function<void()> after_read_;
   int reads_ = 0;
 };
@@ -209,7 +209,7 @@ TEST_F(RepositoryTest, FollowsKubernetesLinks) {
 
 // Every part of a model's path, each as a link out of the root.
 TEST_F(RepositoryTest, FollowsNoLinkOutOfTheRoot) {
-  const TempDir outside;
+  const TempFolder outside;
   outside.Write("m/config.textproto", RmsConfig(4));
   outside.Write("m/1/params.safetensors", Weights(9));
   outside.Write("secret", "hunter2:x:0:0");
@@ -237,7 +237,7 @@ TEST_F(RepositoryTest, FollowsNoLinkOutOfTheRoot) {
 
 // A link exchanged for a file and back, as fast as possible, beside reads.
 TEST_F(RepositoryTest, NoExchangeOfLinksLeadsOut) {
-  const TempDir outside;
+  const TempFolder outside;
   outside.Write("params.safetensors", Weights(9));
   outside.Write("folder/params.safetensors", Weights(9));
   dir_.Write(kConfig, RmsConfig(4));

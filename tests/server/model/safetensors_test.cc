@@ -43,7 +43,7 @@ class SafetensorsTest : public ::testing::Test {
     }
     return parameters;
   }
-  TempDir dir_;
+  TempFolder dir_;
 };
 
 TEST_F(SafetensorsTest, ReadsTensorsOfEveryFloatType) {

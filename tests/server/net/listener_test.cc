@@ -19,6 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "server/net/peer_address.h"
 #include "tests/support/pass_descriptors.h"
+#include "tests/support/temp_folder.h"
 
 namespace normd {
 namespace {
@@ -90,12 +91,6 @@ TEST(PeerAddressTest, CountsANetworkOfIpv6AsOnePeer) {
 
 class UnixListenerTest : public ::testing::Test {
  protected:
-  UnixListenerTest() : folder_(::testing::TempDir() + "/normd_unix_XXXXXX") {
-    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
-    path_ = folder_ + "/normd.sock";
-  }
-  ~UnixListenerTest() override { std::filesystem::remove_all(folder_); }
-
   absl::StatusOr<Listener> ListenHere() const { return Listen("unix://" + path_); }
   std::string Error() const {
     const auto listener = ListenHere();
@@ -114,8 +109,8 @@ class UnixListenerTest : public ::testing::Test {
     return connect(client.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0;
   }
 
-  std::string folder_;
-  std::string path_;
+  const testing::TempFolder folder_;
+  std::string path_ = folder_.File("normd.sock");
 };
 
 TEST_F(UnixListenerTest, NobodyCanPassADescriptor) {
@@ -137,7 +132,7 @@ TEST_F(UnixListenerTest, NobodyCanPassADescriptor) {
 }
 
 TEST_F(UnixListenerTest, SeveralAddressesAreListenedAtTogetherOrNotAtAll) {
-  const std::string other = folder_ + "/other.sock";
+  const std::string other = folder_.File("other.sock");
   {
     const auto all = ListenAtAll("unix:" + path_ + ",127.0.0.1:0,unix://" + other + ",[::1]:0");
     if (!all.ok()) GTEST_SKIP() << all.status();  // Where there is no IPv6.
@@ -201,7 +196,7 @@ TEST_F(UnixListenerTest, LeavesAloneWhatIsNotItsOwn) {
   EXPECT_TRUE(std::filesystem::exists(path_));
   std::filesystem::remove(path_);
   // Nor is what a link leads to.
-  const std::string target = folder_ + "/target";
+  const std::string target = folder_.File("target");
   std::ofstream(target).close();
   std::filesystem::create_symlink(target, path_);
   EXPECT_THAT(Error(), HasSubstr("something else than a socket is there"));
@@ -209,9 +204,9 @@ TEST_F(UnixListenerTest, LeavesAloneWhatIsNotItsOwn) {
 }
 
 TEST_F(UnixListenerTest, SaysWhyAPathCannotBe) {
-  path_ = folder_ + "/none/normd.sock";
+  path_ = folder_.File("none/normd.sock");
   EXPECT_THAT(Error(), HasSubstr("No such file or directory"));
-  path_ = folder_ + "/" + std::string(200, 'x');
+  path_ = folder_.File(std::string(200, 'x'));
   EXPECT_THAT(Error(), HasSubstr("wanted at most 107"));
   EXPECT_EQ(UnixPathOf("unix:relative"), "");
   EXPECT_EQ(UnixPathOf("unix://relative"), "");

@@ -4,15 +4,13 @@
 #include <sys/mman.h>
 
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "server/net/connection_policy.h"
 #include "server/net/heap_trim.h"
+#include "tests/support/temp_folder.h"
 
 namespace normd {
 namespace {
@@ -36,26 +34,6 @@ TEST(ProcessLimitsTest, MappingsThatAreThereAreNotLeft) {
   munmap(at, kPages * kPage);
 }
 
-// What /proc and /sys hold of control groups.
-class FakeRoot {
- public:
-  FakeRoot() {
-    if (mkdtemp(path_.data()) == nullptr) std::abort();
-  }
-  ~FakeRoot() { std::filesystem::remove_all(path_); }
-  FakeRoot(const FakeRoot&) = delete;
-  FakeRoot& operator=(const FakeRoot&) = delete;
-
-  const std::string& path() const { return path_; }
-  void Write(const std::string& file, const std::string& text) const {
-    std::filesystem::create_directories(std::filesystem::path(path_ + file).parent_path());
-    std::ofstream(path_ + file) << text;
-  }
-
- private:
-  std::string path_ = ::testing::TempDir() + "/normd_groups_XXXXXX";
-};
-
 TEST(ProcessLimitsTest, TheCoresOfAGroupAreThoseOfItsQuotaRoundedUp) {
   for (const auto& [quota, cores] : std::vector<std::pair<std::string, int>>{{"max 100000", 0},
                                                                              {"100000 100000", 1},
@@ -63,7 +41,7 @@ TEST(ProcessLimitsTest, TheCoresOfAGroupAreThoseOfItsQuotaRoundedUp) {
                                                                              {"250000 100000", 3},
                                                                              {"nonsense", 0},
                                                                              {"", 0}}) {
-    const FakeRoot root;
+    const testing::TempFolder root;  // With what /proc and /sys hold of control groups.
     root.Write("/proc/self/cgroup", "0::/a/b\n");
     root.Write("/sys/fs/cgroup/a/b/cpu.max", quota + "\n");
     EXPECT_EQ(CoresOfControlGroups(root.path()), cores) << quota;
@@ -74,7 +52,7 @@ TEST(ProcessLimitsTest, TheCoresOfAGroupAreThoseOfItsQuotaRoundedUp) {
 }
 
 TEST(ProcessLimitsTest, GroupsOfVersion1HaveCoresToo) {
-  const FakeRoot root;
+  const testing::TempFolder root;  // With what /proc and /sys hold of control groups.
   root.Write("/proc/self/cgroup", "5:memory:/m\n4:cpu,cpuacct:/docker/x\n0::/\n");
   EXPECT_EQ(CoresOfControlGroups(root.path()), 0);
   root.Write("/sys/fs/cgroup/cpu/docker/x/cpu.cfs_period_us", "100000\n");

@@ -8,13 +8,13 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "tests/server/identity/identity_files.h"
 #include "tests/server/process/normd_process.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/threads.h"
 
 namespace normd::testing {
@@ -147,16 +147,15 @@ TEST(PrometheusTest, ComputesAPercentileFromTheScrapedHistogram) {
   NormdProcess normd({"--lame_duck=0s"});
   ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
 
-  std::string folder = ::testing::TempDir() + "/normd_prometheus_XXXXXX";
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
-  std::ofstream(folder + "/prometheus.yml")
+  const TempFolder folder;
+  std::ofstream(folder.File("prometheus.yml"))
       << "global: {scrape_interval: 200ms}\n"
       << "scrape_configs:\n"
       << "  - job_name: normd\n"
       << "    static_configs: [{targets: ['" << normd.metrics_address() << "']}]\n";
   const std::string address = absl::StrCat("127.0.0.1:", FreePort());
-  ChildProcess prometheus({"prometheus", "--config.file=" + folder + "/prometheus.yml",
-                           "--storage.tsdb.path=" + folder + "/data",
+  ChildProcess prometheus({"prometheus", "--config.file=" + folder.File("prometheus.yml"),
+                           "--storage.tsdb.path=" + folder.File("data"),
                            "--web.listen-address=" + address});
   ASSERT_NE(prometheus.ReadUntil("Server is ready"), "") << prometheus.output();
 
@@ -179,7 +178,6 @@ TEST(PrometheusTest, ComputesAPercentileFromTheScrapedHistogram) {
   ASSERT_EQ(std::sscanf(answer.c_str(), "{} => %lf", &p99), 1) << answer;
   EXPECT_GT(p99, 0);
   EXPECT_LT(p99, 10);
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

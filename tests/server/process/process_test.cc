@@ -17,6 +17,7 @@
 
 #include "client/scrape/http_get.h"
 #include "tests/server/process/normd_process.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/threads.h"
 
 namespace normd::testing {
@@ -301,11 +302,10 @@ TEST(ProcessTest, TellsThatTheSystemGivesNoThread) {
 }
 
 TEST(ProcessTest, StartsThoughAModelIsBroken) {
-  std::string root = ::testing::TempDir() + "/normd_broken_XXXXXX";
-  ASSERT_NE(mkdtemp(root.data()), nullptr);
-  std::filesystem::copy(NORMD_DEMO_MODELS, root, std::filesystem::copy_options::recursive);
-  std::ofstream(root + "/group_norm_64_8/config.textproto") << "group_norm { channels: -1 }";
-  NormdProcess normd({"--model_repository=" + root, "--lame_duck=0s"});
+  const TempFolder root;
+  std::filesystem::copy(NORMD_DEMO_MODELS, root.path(), std::filesystem::copy_options::recursive);
+  root.Write("group_norm_64_8/config.textproto", "group_norm { channels: -1 }");
+  NormdProcess normd({"--model_repository=" + root.path(), "--lame_duck=0s"});
   ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
   EXPECT_THAT(normd.child().output(), HasSubstr("(1 failed)"));
 
@@ -322,16 +322,13 @@ TEST(ProcessTest, StartsThoughAModelIsBroken) {
   EXPECT_TRUE(stub->Normalize(&other, RmsNormRequest(1), &normalized).ok());
   normd.child().Signal(SIGTERM);
   EXPECT_EQ(normd.child().Wait(), 0);
-  std::filesystem::remove_all(root);
 }
 
 // A folder of models that goes with the test.
 class ProcessModelsTest : public ::testing::Test {
  protected:
-  ProcessModelsTest() { EXPECT_NE(mkdtemp(root_.data()), nullptr); }
-  ~ProcessModelsTest() override { std::filesystem::remove_all(root_); }
   void Add(const std::string& model) const {
-    std::filesystem::copy(NORMD_DEMO_MODELS "/" + model, root_ + "/" + model,
+    std::filesystem::copy(NORMD_DEMO_MODELS "/" + model, root_.File(model),
                           std::filesystem::copy_options::recursive);
   }
   static bool IsReady(const NormdProcess& normd) {
@@ -339,12 +336,12 @@ class ProcessModelsTest : public ::testing::Test {
     return client::HttpGet(*url, std::chrono::seconds(10)).ok();
   }
 
-  std::string root_ = ::testing::TempDir() + "/normd_models_XXXXXX";
+  const TempFolder root_;
 };
 
 TEST_F(ProcessModelsTest, IsReadyOnceAModelIsLoaded) {
   NormdProcess normd(
-      {"--model_repository=" + root_, "--model_poll_interval=10ms", "--lame_duck=0s"});
+      {"--model_repository=" + root_.path(), "--model_poll_interval=10ms", "--lame_duck=0s"});
   ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
   EXPECT_THAT(normd.child().output(),
               HasSubstr("[warning] no model is loaded: health is NOT_SERVING until one is"));
@@ -353,19 +350,19 @@ TEST_F(ProcessModelsTest, IsReadyOnceAModelIsLoaded) {
   EXPECT_NE(normd.child().ReadUntil("health is SERVING: model rms_norm_4096 is loaded"), "");
   EXPECT_TRUE(IsReady(normd));
   // Nobody else serves what a client would ask for.
-  std::filesystem::remove_all(root_ + "/rms_norm_4096");
+  std::filesystem::remove_all(root_.File("rms_norm_4096"));
   EXPECT_NE(normd.child().ReadUntil("health is NOT_SERVING: no model is loaded any more"), "");
   EXPECT_FALSE(IsReady(normd));
 }
 
 TEST_F(ProcessModelsTest, LoadsOnSighupWhatHasCome) {
   Add("rms_norm_4096");
-  NormdProcess normd({"--model_repository=" + root_, "--lame_duck=0s"});
+  NormdProcess normd({"--model_repository=" + root_.path(), "--lame_duck=0s"});
   ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
   Add("layer_norm_1024");
   normd.child().Signal(SIGHUP);
   EXPECT_NE(normd.child().ReadUntil("model layer_norm_1024, version 1: loaded"), "");
-  std::filesystem::remove_all(root_ + "/layer_norm_1024");
+  std::filesystem::remove_all(root_.File("layer_norm_1024"));
   normd.child().Signal(SIGHUP);
   EXPECT_NE(normd.child().ReadUntil("model layer_norm_1024, version 1: unloaded"), "");
   EXPECT_TRUE(IsReady(normd));
@@ -385,8 +382,8 @@ void WaitForText(const std::string& path, const std::string& text) {
 
 TEST_F(ProcessModelsTest, OpensItsLogFileAgainOnSighup) {
   Add("rms_norm_4096");
-  const std::string path = root_ + "/.log";
-  ChildProcess normd({NORMD_BINARY, "--model_repository=" + root_, "--device=cpu",
+  const std::string path = root_.File(".log");
+  ChildProcess normd({NORMD_BINARY, "--model_repository=" + root_.path(), "--device=cpu",
                       "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--http_listen=",
                       "--lame_duck=0s", "--log_file=" + path, "--log_format=json"});
   WaitForText(path, "\"message\":\"serving: ");
@@ -400,13 +397,14 @@ TEST_F(ProcessModelsTest, OpensItsLogFileAgainOnSighup) {
 }
 
 TEST_F(ProcessModelsTest, FailsToStartWhereTheLogFileCannotBeOpened) {
-  NormdProcess normd({"--log_file=" + root_});
+  NormdProcess normd({"--log_file=" + root_.path()});
   EXPECT_EQ(normd.child().Wait(), 1);
-  EXPECT_EQ(normd.child().output(), "normd: --log_file: \"" + root_ + "\": Is a directory\n");
+  EXPECT_EQ(normd.child().output(),
+            "normd: --log_file: \"" + root_.path() + "\": Is a directory\n");
 }
 
 TEST_F(ProcessModelsTest, IsReadyWithoutModelsWhereThatIsAllowed) {
-  NormdProcess normd({"--model_repository=" + root_, "--allow_no_models", "--lame_duck=0s"});
+  NormdProcess normd({"--model_repository=" + root_.path(), "--allow_no_models", "--lame_duck=0s"});
   ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
   EXPECT_THAT(normd.child().output(), HasSubstr("[warning] no model is loaded\n"));
   EXPECT_TRUE(IsReady(normd));

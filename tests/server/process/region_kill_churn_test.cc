@@ -28,6 +28,7 @@
 #include "absl/strings/str_split.h"
 #include "client/scrape/http_get.h"
 #include "tests/server/process/normd_process.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/threads.h"
 
 extern char** environ;
@@ -64,16 +65,8 @@ struct Footprint {
   }
 };
 
-std::string MakeFolder() {
-  std::string folder = "/tmp/normd_churn_XXXXXX";
-  EXPECT_NE(mkdtemp(folder.data()), nullptr);
-  return folder;
-}
-
 class RegionKillChurnTest : public ::testing::Test {
  protected:
-  ~RegionKillChurnTest() override { std::filesystem::remove_all(folder_); }
-
   pid_t SpawnClient() const {
     std::vector<std::string> arguments = {NORMLOAD_BINARY,
                                           "--quiet",
@@ -140,8 +133,8 @@ class RegionKillChurnTest : public ::testing::Test {
   }
   double Answered() const { return Metric("normd_requests_total{"); }
 
-  const std::string folder_ = MakeFolder();
-  const std::string regions_ = "unix://" + folder_ + "/regions";
+  const TempFolder folder_;
+  const std::string regions_ = "unix://" + folder_.File("regions");
   NormdProcess server_{{"--shared_memory=fd", "--shared_memory_listen=" + regions_}};
   std::atomic<bool> over_{false};
   std::array<std::atomic<bool>, kClients> dies_{};

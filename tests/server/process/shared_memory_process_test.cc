@@ -24,6 +24,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/server/process/normd_process.h"
 #include "tests/support/pass_descriptors.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/threads.h"
 #include "wire/region_message.h"
 
@@ -32,16 +33,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string MakeFolder() {
-  std::string folder = "/tmp/normd_shared_XXXXXX";
-  EXPECT_NE(mkdtemp(folder.data()), nullptr);
-  return folder;
-}
-
 class SharedMemoryProcessTest : public ::testing::Test {
  protected:
-  ~SharedMemoryProcessTest() override { std::filesystem::remove_all(folder_); }
-
   // The exit code, with what the program wrote to stderr.
   static int Run(std::vector<std::string> arguments, std::string* error = nullptr) {
     ChildProcess program(arguments);
@@ -52,7 +45,7 @@ class SharedMemoryProcessTest : public ::testing::Test {
   }
   // A run of normload's, and its report.
   nlohmann::json Load(std::vector<std::string> flags) {
-    const std::string report = folder_ + "/report.json";
+    const std::string report = folder_.File("report.json");
     std::vector<std::string> arguments = {NORMLOAD_BINARY,
                                           "--quiet",
                                           "--warmup=0s",
@@ -80,8 +73,8 @@ class SharedMemoryProcessTest : public ::testing::Test {
     return value;
   }
 
-  const std::string folder_ = MakeFolder();
-  const std::string regions_ = "unix://" + folder_ + "/regions";
+  const TempFolder folder_;
+  const std::string regions_ = "unix://" + folder_.File("regions");
   NormdProcess server_{{"--shared_memory=fd", "--shared_memory_listen=" + regions_}};
 };
 
@@ -100,7 +93,7 @@ TEST_F(SharedMemoryProcessTest, TheExampleNormalizesInPlace) {
 TEST_F(SharedMemoryProcessTest, NormloadSeesWrongResponsesInRegions) {
   for (const char* protocol : {"normd", "oip"}) {
     SCOPED_TRACE(protocol);
-    const std::string own = absl::StrCat(folder_, "/", protocol);
+    const std::string own = absl::StrCat(folder_.path(), "/", protocol);
     const std::string model = own + "/models/rms_norm_4096";
     std::filesystem::create_directories(own + "/models");
     std::filesystem::copy(NORMD_DEMO_MODELS "/rms_norm_4096", model,
@@ -135,8 +128,8 @@ TEST_F(SharedMemoryProcessTest, NormloadSeesWrongResponsesInRegions) {
 }
 
 TEST_F(SharedMemoryProcessTest, NormctlWritesTheSameFileAsWithMessages) {
-  const std::string x = folder_ + "/x.npy";
-  const std::string r = folder_ + "/r.npy";
+  const std::string x = folder_.File("x.npy");
+  const std::string r = folder_.File("r.npy");
   ASSERT_EQ(Run({NORMCTL_BINARY, "random", x, "--shape=3x4096"}), 0);
   ASSERT_EQ(Run({NORMCTL_BINARY, "random", r, "--shape=3x4096", "--seed=2"}), 0);
   const auto normalize = [&](const std::string& name, std::vector<std::string> flags) {
@@ -148,9 +141,9 @@ TEST_F(SharedMemoryProcessTest, NormctlWritesTheSameFileAsWithMessages) {
         "x=" + x,
         "residual=" + r,
         "-o",
-        absl::StrCat("y=", folder_, "/", name, ".y.npy"),
+        absl::StrCat("y=", folder_.path(), "/", name, ".y.npy"),
         "-o",
-        absl::StrCat("residual_out=", folder_, "/", name, ".r.npy"),
+        absl::StrCat("residual_out=", folder_.path(), "/", name, ".r.npy"),
         "--verify",
         "--model_repository=" NORMD_DEMO_MODELS};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
@@ -165,7 +158,7 @@ TEST_F(SharedMemoryProcessTest, NormctlWritesTheSameFileAsWithMessages) {
             2 * 3 * 4096 * 4);
   for (const char* output : {".y.npy", ".r.npy"}) {
     const auto read = [&](const char* name) {
-      std::ifstream file(absl::StrCat(folder_, "/", name, output), std::ios::binary);
+      std::ifstream file(absl::StrCat(folder_.path(), "/", name, output), std::ios::binary);
       return std::string(std::istreambuf_iterator<char>(file), {});
     };
     EXPECT_FALSE(read("shared").empty());
@@ -201,20 +194,20 @@ TEST_F(SharedMemoryProcessTest, NormloadSaysWhatIsMissing) {
                                          "--model=instance_norm_64",
                                          "--server=" + server_.grpc_address()};
   std::vector<std::string> nowhere = base;
-  nowhere.push_back("--shared_memory=unix://" + folder_ + "/nobody");
+  nowhere.push_back("--shared_memory=unix://" + folder_.File("nobody"));
   EXPECT_EQ(Run(nowhere, &error), 1);
   EXPECT_THAT(error, HasSubstr("--shared_memory: "));
-  EXPECT_THAT(error, HasSubstr(folder_ + "/nobody"));
+  EXPECT_THAT(error, HasSubstr(folder_.File("nobody")));
 }
 
 // What a client can register must leave mappings to everything else: without any, no memory.
 TEST_F(SharedMemoryProcessTest, AsManyRegionsAsMayBeLeaveTheServerItsMappings) {
-  const std::string regions = "unix://" + folder_ + "/many";
+  const std::string regions = "unix://" + folder_.File("many");
   NormdProcess server({"--shared_memory=fd", "--shared_memory_listen=" + regions,
                        "--max_shared_regions=65536", "--max_identity_shared_regions=65536"});
   sockaddr_un at = {};
   at.sun_family = AF_UNIX;
-  (folder_ + "/many").copy(at.sun_path, sizeof(at.sun_path) - 1);
+  folder_.File("many").copy(at.sun_path, sizeof(at.sun_path) - 1);
   const Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   ASSERT_EQ(connect(socket.get(), reinterpret_cast<sockaddr*>(&at), sizeof(at)), 0);
   const Descriptor memory(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));

@@ -7,7 +7,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -15,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "tests/server/regions/shared_file.h"
+#include "tests/support/temp_folder.h"
 
 namespace normd {
 namespace {
@@ -25,14 +25,10 @@ using ::testing::HasSubstr;
 class NamedFileTest : public ::testing::Test {
  protected:
   NamedFileTest() {
-    std::string root = ::testing::TempDir() + "/normd_shm_XXXXXX";
-    if (mkdtemp(root.data()) == nullptr) std::abort();
-    folder_ = root + "/shm";
     std::filesystem::create_directory(folder_);
-    Write(root + "/outside");
+    Write(root_.File("outside"));
     Write(folder_ + "/inside");
   }
-  ~NamedFileTest() override { std::filesystem::remove_all(folder_ + "/.."); }
 
   static void Write(const std::string& path) { std::ofstream(path) << "bytes"; }
   absl::Status Open(absl::string_view key, absl::string_view prefix = "") const {
@@ -43,7 +39,8 @@ class NamedFileTest : public ::testing::Test {
     EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << key << ": " << status;
   }
 
-  std::string folder_;
+  const testing::TempFolder root_;
+  const std::string folder_ = root_.File("shm");
 };
 
 TEST_F(NamedFileTest, OpensAPlainFileWithAndWithoutASlash) {

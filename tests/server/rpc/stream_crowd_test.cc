@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
@@ -25,6 +24,7 @@
 #include "server/rpc/stream_call.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/models.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/tensor.h"
 
 namespace normd {
@@ -77,25 +77,16 @@ struct Client {
   bool gone = false;
 };
 
-class StreamCrowdTest : public testing::Test {
+class StreamCrowdTest : public ::testing::Test {
  protected:
   static constexpr std::int64_t kWindow = 4096;
   static constexpr std::int64_t kMaxChunk = kWindow / 4;
 
-  StreamCrowdTest()
-      : root_(MakeRepository()),
-        registry_({.roots = {root_}, .on_change = {}}, backend_, metrics_, clock_) {
+  StreamCrowdTest() {
     grpc_init();
+    folder_.Write("rows/config.textproto", "instance_norm { channels: 3 affine: false }");
+    std::filesystem::create_directory(folder_.File("rows/1"));
     EXPECT_TRUE(registry_.LoadAll().ok());
-  }
-  ~StreamCrowdTest() override { std::filesystem::remove_all(root_); }
-
-  static std::string MakeRepository() {
-    std::string root = (std::filesystem::temp_directory_path() / "normd_crowd_XXXXXX").string();
-    if (mkdtemp(root.data()) == nullptr) std::abort();
-    std::filesystem::create_directories(root + "/rows/1");
-    std::ofstream(root + "/rows/config.textproto") << "instance_norm { channels: 3 affine: false }";
-    return root;
   }
 
   // Plays `streams` streams to their end.
@@ -229,8 +220,8 @@ class StreamCrowdTest : public testing::Test {
   FakeClock clock_;
   Metrics metrics_;
   NoBackend backend_;
-  const std::string root_;
-  ModelRegistry registry_;
+  const testing::TempFolder folder_;
+  ModelRegistry registry_{{.roots = {folder_.path()}, .on_change = {}}, backend_, metrics_, clock_};
 };
 
 TEST_F(StreamCrowdTest, NoBudgetIsTooSmallForAnyNumberOfStreams) {

@@ -21,18 +21,17 @@
 #include "server/rpc/norm_service.h"
 #include "server/rpc/server.h"
 #include "tests/support/fake_device.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/temp_repository.h"
 
 namespace normd::testing {
 namespace {
 
-std::string CopyOfTheDemoModels() {
-  std::string pattern = ::testing::TempDir() + "/normd_models_XXXXXX";
-  if (mkdtemp(pattern.data()) == nullptr) std::abort();
+std::string CopyTheDemoModels(const std::string& folder) {
   const char* elsewhere = std::getenv("NORMD_TEST_MODELS");
-  std::filesystem::copy(elsewhere != nullptr ? elsewhere : NORMD_DEMO_MODELS, pattern,
+  std::filesystem::copy(elsewhere != nullptr ? elsewhere : NORMD_DEMO_MODELS, folder,
                         std::filesystem::copy_options::recursive);
-  return pattern;
+  return folder;
 }
 
 template <typename T>
@@ -120,6 +119,7 @@ struct TestServer::Parts {
 
   SteadyClock steady_clock;
   Clock& clock;
+  const TempFolder folder;
   const std::string repository;
   const std::shared_ptr<grpc::ChannelCredentials> credentials;
   Metrics metrics;
@@ -145,7 +145,7 @@ struct TestServer::Parts {
 
 TestServer::Parts::Parts(TestServerOptions options)
     : clock(options.clock != nullptr ? *options.clock : steady_clock),
-      repository(CopyOfTheDemoModels()),
+      repository(CopyTheDemoModels(folder.path())),
       credentials(options.credentials),
       readiness(metrics, options.without_models),
       backend(MakeBackend(options, metrics, clock)),
@@ -205,7 +205,6 @@ TestServer::Parts::~Parts() {
   server->Shutdown(Duration(0));
   queue.Close();
   executor.Join();
-  std::filesystem::remove_all(repository);
 }
 
 TestServer::TestServer(TestServerOptions options)
