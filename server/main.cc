@@ -162,7 +162,7 @@ AdminCalls AdminOf(const ServerConfig& config) {
     spdlog::info(
         "loads and unloads are refused: {} can be reached from elsewhere, and no --policy_file "
         "says who may make them (--admin, --admin_listen)",
-        config.listen);
+        WideAddresses(config));
   }
   return AdminCalls::kNone;
 }
