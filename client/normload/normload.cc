@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "base/file.h"
 #include "client/normload/options.h"
 #include "client/normload/report.h"
 #include "client/normload/session.h"
@@ -123,10 +124,9 @@ int Load(absl::Span<const std::string> arguments, const Attention& attention, st
 }
 
 absl::StatusOr<Report> ReadReport(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot read it"));
-  absl::StatusOr<Report> report = ParseJsonReport(text);
+  const std::optional<std::string> text = ReadWhole(path);
+  if (!text) return absl::NotFoundError(absl::StrCat(path, ": cannot read it"));
+  absl::StatusOr<Report> report = ParseJsonReport(*text);
   if (report.ok()) return report;
   return absl::Status(report.status().code(), absl::StrCat(path, ": ", report.status().message()));
 }
