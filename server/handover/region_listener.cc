@@ -20,6 +20,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "server/net/process_limits.h"
 #include "server/net/socket_calls.h"
 #include "spdlog/spdlog.h"
 
@@ -121,7 +122,7 @@ class RegionListener::Locked {
   }
 
  private:
-  const Descriptor wake_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  const Descriptor wake_ = Opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   Mutex mutex_;
   std::vector<std::uint64_t> registrations_ ABSL_GUARDED_BY(mutex_);
 };
