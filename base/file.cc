@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <thread>
@@ -121,6 +122,21 @@ absl::Status InputFile::CheckUnchanged() {
     return absl::ErrnoToStatus(errno, absl::StrCat(name_, ": cannot stat"));
   }
   return StateFrom(info) == state_ ? absl::OkStatus() : Changed(name_);
+}
+
+std::optional<std::string> ReadWhole(const std::string& path) {
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text;
+  std::array<char, 1 << 14> block;
+  for (;;) {
+    const ssize_t got = read(file.get(), block.data(), block.size());
+    if (got == 0) return text;
+    if (got > 0) {
+      text.append(block.data(), static_cast<std::size_t>(got));
+    } else if (errno != EINTR) {
+      return std::nullopt;
+    }
+  }
 }
 
 }  // namespace normd

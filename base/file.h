@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -76,6 +77,9 @@ class InputFile {
   bool young_ = false;           // A further write may leave the same times.
   std::vector<Extent> extents_;  // The extents read from a young file.
 };
+
+// All bytes of the file, which may be a pipe; nullopt when it cannot be read, as a folder cannot.
+std::optional<std::string> ReadWhole(const std::string& path);
 
 }  // namespace normd
 

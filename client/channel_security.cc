@@ -1,7 +1,11 @@
 #include "client/channel_security.h"
 
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <utility>
 
@@ -9,16 +13,64 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/file.h"
 
 namespace normd::client {
 namespace {
 
 absl::StatusOr<std::string> ReadFile(absl::string_view option, const std::string& path,
                                      absl::string_view wanted) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file && !text.empty()) return text;
+  std::optional<std::string> text = ReadWhole(path);
+  if (text && !text->empty()) return *std::move(text);
   return absl::NotFoundError(absl::StrCat(option, ": ", path, ": cannot read ", wanted));
+}
+
+struct OpensslFree {
+  void operator()(BIO* bio) const { BIO_free(bio); }
+  void operator()(X509* certificate) const { X509_free(certificate); }
+  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
+};
+
+std::unique_ptr<BIO, OpensslFree> Reader(const std::string& pem) {
+  return std::unique_ptr<BIO, OpensslFree>(
+      BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+}
+
+std::unique_ptr<X509, OpensslFree> FirstCertificate(const std::string& pem) {
+  return std::unique_ptr<X509, OpensslFree>(
+      PEM_read_bio_X509(Reader(pem).get(), nullptr, nullptr, nullptr));
+}
+
+// Called when a key is encrypted. There is nobody to ask.
+int NoPassphrase(char*, int, int, void* asked) {
+  *static_cast<bool*>(asked) = true;
+  return -1;
+}
+
+// gRPC says of what it cannot use that its address list is empty.
+absl::Status CheckContents(const TlsOptions& files, const grpc::SslCredentialsOptions& ssl) {
+  const auto wrong = [](absl::string_view option, const std::string& path, absl::string_view what) {
+    ERR_clear_error();  // TLS on this thread would take it for its own.
+    return absl::InvalidArgumentError(absl::StrCat(option, ": ", path, " ", what));
+  };
+  constexpr absl::string_view kNoCertificate = "holds no certificate, wanted PEM";
+  if (!ssl.pem_root_certs.empty() && !FirstCertificate(ssl.pem_root_certs)) {
+    return wrong("tls_ca", files.ca_file, kNoCertificate);
+  }
+  if (ssl.pem_cert_chain.empty()) return absl::OkStatus();
+  const auto certificate = FirstCertificate(ssl.pem_cert_chain);
+  if (!certificate) return wrong("tls_cert", files.cert_file, kNoCertificate);
+  bool asked = false;
+  const std::unique_ptr<EVP_PKEY, OpensslFree> key(
+      PEM_read_bio_PrivateKey(Reader(ssl.pem_private_key).get(), nullptr, NoPassphrase, &asked));
+  if (!key) {
+    return wrong(
+        "tls_key", files.key_file,
+        asked ? "is encrypted, wanted a key without a passphrase" : "holds no key, wanted PEM");
+  }
+  if (X509_check_private_key(certificate.get(), key.get()) == 1) return absl::OkStatus();
+  return wrong("tls_key", files.key_file,
+               absl::StrCat("is not the key of certificate 1 of tls_cert, ", files.cert_file));
 }
 
 class TokenInterceptor final : public grpc::experimental::Interceptor {
@@ -77,6 +129,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials
     if (!text.ok()) return text.status();
     file.to = *std::move(text);
   }
+  if (absl::Status status = CheckContents(*tls, ssl); !status.ok()) return status;
   return grpc::SslCredentials(ssl);
 }
 

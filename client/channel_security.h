@@ -15,8 +15,9 @@
 
 namespace normd::client {
 
-// No TLS if `tls` is empty. NotFound for a file that cannot be read, InvalidArgument for a
-// certificate without its key or a key without its certificate; both name the option.
+// No TLS if `tls` is empty. NotFound for a file that cannot be read, InvalidArgument for
+// files without PEM, an encrypted key, a certificate without its key or a key without its
+// certificate; both name the option.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(
     const std::optional<TlsOptions>& tls);
 

@@ -161,7 +161,7 @@ AdminCalls AdminOf(const ServerConfig& config) {
     spdlog::info(
         "loads and unloads are refused: {} can be reached from elsewhere, and no --policy_file "
         "says who may make them (--admin, --admin_listen)",
-        config.listen);
+        WideAddresses(config));
   }
   return AdminCalls::kNone;
 }
@@ -254,8 +254,11 @@ ExposerOptions MetricsPortOf(const ServerConfig& config, const CertificateStore*
 
 // What of `config` does not fit under the limits of the process's mappings and memory is lowered,
 // and the log says so. There are no more threads than cores that a control group lets it have.
-// ResourceExhausted where no budget would fit.
+// ResourceExhausted where no budget would fit, or the parts of a server would find no descriptor.
 absl::StatusOr<ServerConfig> FittedToProcess(ServerConfig config) {
+  // Somewhat more than the parts of a server on the CPU open before it serves.
+  constexpr std::int64_t kLeastDescriptors = 48;
+  if (absl::Status few = CheckDescriptorsLeft(kLeastDescriptors); !few.ok()) return few;
   const std::int64_t mappings = MappingsLeft();
   const std::string fewer = FitToMappings(config, mappings);
   if (!fewer.empty()) {
@@ -432,7 +435,7 @@ int main(int argc, char** argv) {
   normd::PassOnLibraryLogs();
   const auto fitted = normd::FittedToProcess(line->config);
   // gRPC is not shut down: that takes 10 s where a response once had to wait for its reader.
-  grpc_init();
+  if (fitted.ok()) grpc_init();
   const int code = fitted.ok() ? normd::Serve(*fitted, log) : normd::StartFailed(fitted.status());
   log.Flush();
   std::_Exit(code);  // Threads of gRPC's may be left.

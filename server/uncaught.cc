@@ -27,6 +27,12 @@ void Terminate() {
       std::rethrow_exception(exception);
     }
   } catch (const std::system_error& error) {
+    if (error.code() == std::errc::too_many_files_open ||
+        error.code() == std::errc::too_many_files_open_in_system) {
+      End(absl::StrCat("the system gives no descriptor: ", error.what(),
+                       " (limits: ulimit -n, fs.file-max)"),
+          /*is_fault=*/false);
+    }
     if (error.code() != std::errc::resource_unavailable_try_again) {
       End(absl::StrCat("an exception that nobody has caught: ", error.what()), /*is_fault=*/true);
     }

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -14,6 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "base/file.h"
+#include "client/channel_security.h"
 #include "client/normload/options.h"
 #include "client/normload/report.h"
 #include "flags/version.h"
@@ -35,6 +37,18 @@ absl::Status CheckWritable(const ReportFiles& files) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": cannot write there"));
   }
   return absl::OkStatus();
+}
+
+// Checked before a run too: no server is to blame for them.
+absl::Status CheckSecurityFiles(const client::ConnectionFlags& flags) {
+  client::ClientOptions options;
+  flags.Set(options);
+  absl::Status status = client::MakeChannelCredentials(options.tls).status();
+  if (status.ok() && !options.token_file.empty()) {
+    status = client::ReadToken(options.token_file).status();
+  }
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("--", status.message()));
 }
 
 // Prints and writes the report, however the run ended; returns the exit code.
@@ -98,6 +112,9 @@ int Load(absl::Span<const std::string> arguments, const Attention& attention, st
     return kExitOk;
   }
   if (absl::Status status = CheckWritable(options->files); !status.ok()) return Usage(status, err);
+  if (absl::Status status = CheckSecurityFiles(options->connection); !status.ok()) {
+    return Usage(status, err);
+  }
   Report report;
   report.options = *std::move(options);
   report.started_at = absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone());
@@ -122,10 +139,9 @@ int Load(absl::Span<const std::string> arguments, const Attention& attention, st
 }
 
 absl::StatusOr<Report> ReadReport(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot read it"));
-  absl::StatusOr<Report> report = ParseJsonReport(text);
+  const std::optional<std::string> text = ReadWhole(path);
+  if (!text) return absl::NotFoundError(absl::StrCat(path, ": cannot read it"));
+  absl::StatusOr<Report> report = ParseJsonReport(*text);
   if (report.ok()) return report;
   return absl::Status(report.status().code(), absl::StrCat(path, ": ", report.status().message()));
 }

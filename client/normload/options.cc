@@ -1,11 +1,11 @@
 #include "client/normload/options.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "client/channel_security.h"
 #include "client/load/arrivals.h"
 #include "flags/flag_checks.h"
@@ -15,10 +15,9 @@ namespace normd::load {
 namespace {
 
 absl::StatusOr<std::vector<Duration>> ReadTrace(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot read it"));
-  absl::StatusOr<std::vector<Duration>> trace = ParseTrace(text);
+  const std::optional<std::string> text = ReadWhole(path);
+  if (!text) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot read it"));
+  absl::StatusOr<std::vector<Duration>> trace = ParseTrace(*text);
   if (trace.ok()) return trace;
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", trace.status().message()));
 }

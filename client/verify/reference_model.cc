@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <utility>
 #include <variant>
@@ -108,11 +106,10 @@ namespace {
 namespace fs = std::filesystem;
 
 absl::StatusOr<v1::ModelConfig> ReadConfig(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot open"));
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::optional<std::string> text = ReadWhole(path);
+  if (!text) return absl::NotFoundError(absl::StrCat(path, ": cannot open"));
   v1::ModelConfig config;
-  if (!google::protobuf::TextFormat::ParseFromString(text, &config)) {
+  if (!google::protobuf::TextFormat::ParseFromString(*text, &config)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": is no ModelConfig"));
   }
   return config;

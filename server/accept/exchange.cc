@@ -1,8 +1,20 @@
 #include "server/accept/exchange.h"
 
+#include "absl/strings/str_cat.h"
 #include "server/accept/client_status.h"
 
 namespace normd {
+
+namespace {
+
+// The tensors alone may fit.
+absl::Status WithWhatCounts(const absl::Status& status) {
+  if (!absl::IsInvalidArgument(status)) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat(status.message(), " (JSON and inflated bytes count beside tensors)"));
+}
+
+}  // namespace
 
 absl::Status Exchange::Receive(std::int64_t message_bytes) {
   environment_.metrics.AddPayload(message_bytes, 0);
@@ -15,7 +27,7 @@ absl::Status Exchange::Hold(std::int64_t bytes) {
   Admission& admission = environment_.admission;
   // An accepted request is not refused by a stop.
   if (accepted_.lease.active()) {
-    return admission.TakeMore(accepted_.lease, bytes, call_.metrics());
+    return WithWhatCounts(admission.TakeMore(accepted_.lease, bytes, call_.metrics()));
   }
   if (!held_.active()) {
     absl::StatusOr<Admission::Lease> lease =
@@ -23,7 +35,7 @@ absl::Status Exchange::Hold(std::int64_t bytes) {
     if (!lease.ok()) return lease.status();
     held_ = *std::move(lease);
   }
-  return admission.TakeMore(held_, bytes, call_.metrics());
+  return WithWhatCounts(admission.TakeMore(held_, bytes, call_.metrics()));
 }
 
 absl::StatusOr<std::unique_ptr<Request>> Exchange::Accept(RequestDescription&& description) {

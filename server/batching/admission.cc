@@ -31,6 +31,11 @@ bool WithinShare(double share, std::int64_t held, std::int64_t wanted, std::int6
          share * (static_cast<double>(held) + static_cast<double>(free));
 }
 
+// `never_fits`: the lease alone is too large, so no retry helps.
+absl::Status Refusal(const std::string& message, bool never_fits) {
+  return never_fits ? absl::InvalidArgumentError(message) : absl::ResourceExhaustedError(message);
+}
+
 constexpr const char* kResourceNames[] = {"requests in flight", "bytes in flight",
                                           "bytes of streams' next chunks"};
 constexpr const char* kHolderNames[] = {"connection", "peer"};
@@ -165,9 +170,10 @@ absl::Status Admission::Take(Lease& lease, Resource resource, std::int64_t amoun
   if (free >= 0) {
     model.RecordRejection(resource == Resource::kRequests ? Rejection::kInflightRequests
                                                           : Rejection::kInflightBytes);
-    return absl::ResourceExhaustedError(absl::StrCat(
-        kResourceNames[Index(resource)], ": wanted ", amount,
-        resource == Resource::kRequests ? " more, " : ", ", free, " of ", budget, " are free"));
+    return Refusal(absl::StrCat(kResourceNames[Index(resource)], ": wanted ", amount,
+                                resource == Resource::kRequests ? " more, " : ", ", free, " of ",
+                                budget, " are free"),
+                   lease.amounts_[Index(resource)] + amount > budget);
   }
   if (resource == Resource::kBytes) metrics_.AddInflightBytes(amount);
   // The lease owns it from here on, and returns it if its holder's share forbids it.
@@ -182,6 +188,8 @@ absl::Status Admission::CheckShares(Lease& lease, Resource resource, std::int64_
   const std::int64_t budget = budgets_[Index(resource)];
   const std::int64_t others = std::max<std::int64_t>(total(resource) - amount, 0);
   const std::int64_t free = std::max<std::int64_t>(budget - others, 0);
+  const std::int64_t whole = lease.amounts_[Index(resource)];
+  const std::int64_t before = whole - amount;  // The lease's own, and no other request's.
   std::array<std::int64_t, kHolderKindCount> held{};
   for (std::size_t kind = 0; kind < kHolderKindCount; ++kind) {
     if (lease.holders_[kind] == nullptr) continue;
@@ -193,7 +201,8 @@ absl::Status Admission::CheckShares(Lease& lease, Resource resource, std::int64_
   for (std::size_t kind = 0; kind < kHolderKindCount; ++kind) {
     if (lease.holders_[kind] == nullptr || shares_[kind] >= 1) continue;
     if (WithinShare(shares_[kind], held[kind], amount, free)) continue;
-    if (held[kind] == 0 && (others == 0 || amount <= free - budget / 8)) continue;
+    const bool has_others = held[kind] != before;
+    if (!has_others && (others == before || whole <= free + before - budget / 8)) continue;
     model.RecordRejection(kind == 0 ? Rejection::kConnectionShare : Rejection::kPeerShare);
     return absl::ResourceExhaustedError(
         absl::StrCat(kResourceNames[Index(resource)], ": wanted ", amount, " more, this ",
@@ -213,8 +222,7 @@ absl::Status Admission::CheckLimit(const Lease& lease, Resource resource, std::i
   const std::string message =
       absl::StrCat(kResourceNames[Index(resource)], ": wanted ", amount,
                    " more, this identity has ", held, " and may have ", limit);
-  return amount > limit ? absl::InvalidArgumentError(message)
-                        : absl::ResourceExhaustedError(message);
+  return Refusal(message, lease.amounts_[Index(resource)] > limit);
 }
 
 void Admission::Give(Lease& lease, Resource resource, std::int64_t amount) {

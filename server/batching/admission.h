@@ -123,8 +123,8 @@ class Admission {
   absl::StatusOr<Lease> AdmitStream(std::int64_t chunk_bytes, ModelMetrics& model,
                                     CallAccount account = {});
 
-  // Takes this many more bytes for a lease of Admit; the refusals are Admit's. After one the lease
-  // is useless.
+  // Takes this many more bytes for a lease of Admit; the refusals are Admit's for the sum. After
+  // one the lease is useless.
   absl::Status TakeMore(Lease& lease, std::int64_t bytes, ModelMetrics& model) {
     return Take(lease, Resource::kBytes, bytes, model);
   }

@@ -110,6 +110,9 @@ struct OpenListener {
 // All of them, whether or not --insecure lets them be.
 std::vector<OpenListener> ListenersInTheClear(const ServerConfig& config);
 
+// Those of listen and http_listen at which others than this machine call, with commas between.
+std::string WideAddresses(const ServerConfig& config);
+
 // Where admin calls are taken, as --admin, --admin_listen and, where these do not say, the other
 // flags have it: everywhere where a policy says who may make them, or where nobody beyond this
 // machine can call; else nowhere.

@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "server/config/flags.h"
 
@@ -124,13 +125,18 @@ std::vector<OpenListener> ListenersInTheClear(const ServerConfig& config) {
   return open;
 }
 
+std::string WideAddresses(const ServerConfig& config) {
+  std::vector<std::string> addresses =
+      absl::StrSplit(absl::StrCat(config.listen, ",", config.http_listen), ',', absl::SkipEmpty());
+  std::erase_if(addresses, IsLocal);
+  return absl::StrJoin(addresses, ",");
+}
+
 AdminPlace DecideAdminPlace(const ServerConfig& config) {
   if (config.admin == "off") return AdminPlace::kNowhere;
   if (!config.admin_listen.empty()) return AdminPlace::kAdminListener;
-  const std::vector<std::string> addresses =
-      absl::StrSplit(absl::StrCat(config.listen, ",", config.http_listen), ',', absl::SkipEmpty());
-  const bool local = std::all_of(addresses.begin(), addresses.end(), IsLocal);
-  const bool taken = config.admin == "on" || !config.policy_file.empty() || local;
+  const bool taken =
+      config.admin == "on" || !config.policy_file.empty() || WideAddresses(config).empty();
   return taken ? AdminPlace::kEverywhere : AdminPlace::kNowhere;
 }
 

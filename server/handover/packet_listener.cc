@@ -30,6 +30,7 @@ absl::Status RemoveStale(const std::string& shown, const sockaddr_un& address) {
   if (lstat(address.sun_path, &found) != 0) return absl::OkStatus();  // bind reports the error.
   if (!S_ISSOCK(found.st_mode)) return Unavailable(shown, "something else than a socket is there");
   const Descriptor probe(socket(AF_UNIX, kType, 0));
+  if (!probe.valid()) return Unavailable(shown, std::strerror(errno));
   const bool refused = connect(probe.get(), Generic(address), sizeof(address)) != 0 &&
                        (errno == ECONNREFUSED || errno == ENOENT);
   if (!refused) return Unavailable(shown, "another process listens there");

@@ -20,6 +20,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "server/net/process_limits.h"
 #include "server/net/socket_calls.h"
 #include "spdlog/spdlog.h"
 
@@ -111,7 +112,7 @@ class RegionListener::Bell {
   }
 
  private:
-  const Descriptor event_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  const Descriptor event_ = Opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 };
 
 absl::StatusOr<std::unique_ptr<RegionListener>> RegionListener::Start(RegionListenerOptions options,

@@ -230,14 +230,14 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
     return absl::InvalidArgumentError(
         absl::StrCat("\"", Printable(address), "\", wanted host:port, such as 127.0.0.1:8002"));
   }
-  auto server = std::make_unique<HttpServerImpl>(options, std::move(handler));
   try {
+    auto server = std::make_unique<HttpServerImpl>(options, std::move(handler));
     server->Listen(std::string(host), std::string(port));
+    return std::unique_ptr<HttpServer>(std::move(server));
   } catch (const std::exception& e) {
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", Printable(address), ": ", Printable(e.what())));
   }
-  return std::unique_ptr<HttpServer>(std::move(server));
 }
 
 }  // namespace normd

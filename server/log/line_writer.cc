@@ -15,9 +15,11 @@
 namespace normd {
 namespace {
 
-// Whether `fd` took the whole line. Blocks while it takes nothing. One call per line, so that lines
-// of up to PIPE_BUF are not mixed with those of another process at the same pipe.
-bool WriteWhole(int fd, absl::string_view rest) {
+// Returns how many bytes `fd` took: all, unless it refuses some. Blocks while it takes nothing. One
+// call per line, so that lines of up to PIPE_BUF are not mixed with those of another process at the
+// same pipe.
+std::size_t WriteAll(int fd, absl::string_view bytes) {
+  absl::string_view rest = bytes;
   while (!rest.empty()) {
     const ssize_t count = write(fd, rest.data(), rest.size());
     if (count > 0) {
@@ -27,10 +29,10 @@ bool WriteWhole(int fd, absl::string_view rest) {
       pollfd wait = {fd, POLLOUT, 0};
       poll(&wait, 1, -1);
     } else if (count == 0 || errno != EINTR) {
-      return false;
+      break;
     }
   }
-  return true;
+  return bytes.size() - rest.size();
 }
 
 }  // namespace
@@ -93,8 +95,12 @@ std::optional<std::string> LineWriter::State::Next() {
 }
 
 void LineWriter::Run(State& state) {
+  bool torn = false;  // Part of a line was written: a full disk took no more.
   while (std::optional<std::string> line = state.Next()) {
-    const bool written = WriteWhole(state.fd, *line);
+    if (torn) torn = WriteAll(state.fd, "\n") == 0;
+    const std::size_t count = torn ? 0 : WriteAll(state.fd, *line);
+    const bool written = count == line->size();
+    torn |= !written && count > 0;
     MutexLock lock(state.mutex);
     state.writing = false;
     state.takes_lines = written;

@@ -23,8 +23,8 @@ struct LineWriterOptions {
 
 // Thread-safe. A line waits in memory until the writer's own thread has written it, so a descriptor
 // that blocks delays no other thread. A line is lost when too many already wait or when the
-// descriptor refuses it. Once the descriptor takes lines again and most waiting lines are out, it
-// gets `describe_lost`.
+// descriptor refuses it; one that it took in part is ended before the next. Once the descriptor
+// takes lines again and most waiting lines are out, it gets `describe_lost`.
 class LineWriter {
  public:
   enum class Share { kAll, kHalf };

@@ -84,7 +84,7 @@ class ExposerImpl final : public Exposer {
         });
     if (!server.ok()) {
       return absl::Status(server.status().code(),
-                          absl::StrCat("metrics address: ", server.status().message()));
+                          absl::StrCat("metrics_listen: ", server.status().message()));
     }
     MutexLock lock(mutex_);
     server_ = *std::move(server);

@@ -162,15 +162,17 @@ absl::StatusOr<ModelStatus> ModelRegistry::Impl::Load(const std::string& name,
   // What is neither in the repository nor known leaves no record: clients may ask for any name.
   const std::shared_ptr<const KnownVersions> versions = Known(name);
   const ModelStatus* const before = versions == nullptr ? nullptr : versions->Find(version);
-  const absl::Status there = repository.CheckModel(name);
+  absl::Status there = repository.CheckModel(name);
   if (absl::IsNotFound(there) && before == nullptr) {
     return absl::NotFoundError(absl::StrCat("model: ", name, " is not in the repository"));
   }
+  const absl::StatusOr<std::vector<std::int64_t>> listed = repository.Versions(name);
+  if (there.ok()) there = listed.status();
   const bool is_broken = absl::IsInvalidArgument(there) || absl::IsPermissionDenied(there);
   if (!there.ok() && before == nullptr && (version != 0 || !is_broken)) {
     return About(name, version, there);
   }
-  const std::vector<std::int64_t> present = repository.Versions(name);
+  const std::vector<std::int64_t> present = listed.value_or(std::vector<std::int64_t>());
   if (version == 0 && !present.empty()) return LoadWanted(name, present);
   ModelStatus status{name, version, before == nullptr ? nullptr : before->model, {}, {}, {}, {}};
   status.files = repository.FilesOf(name, version);
@@ -315,12 +317,13 @@ bool ModelRegistry::LoadModelAtStart(const std::string& name) {
     MutexLock lock(impl_->load_mutex);
     if (!impl_->MakeRoom(name).ok()) return false;
   }
-  const std::vector<std::int64_t> present = impl_->repository.Versions(name);
+  const auto present = impl_->repository.Versions(name);
   const absl::StatusOr<v1::ModelConfig> config = impl_->repository.ReadConfig(name);
   // A failure is in the log and in List. With a config that cannot be read, one is enough.
-  if (present.empty() || !config.ok()) return static_cast<void>(Load(name, 0)), true;
+  if (!present.ok() || present->empty() || !config.ok())
+    return static_cast<void>(Load(name, 0)), true;
   const VersionPlan plan = PlanOf(*config);
-  const VersionChoice choice = ChooseVersions(plan, present, [&](std::int64_t version) {
+  const VersionChoice choice = ChooseVersions(plan, *present, [&](std::int64_t version) {
     return Load(name, version).ok() ? VersionOutcome::kServes : VersionOutcome::kFails;
   });
   if (choice.held.empty()) Load(name, 0).status().IgnoreError();

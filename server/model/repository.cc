@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/printable.h"
 #include "operations/operations.h"
 #include "operations/parameters.h"
@@ -88,8 +89,9 @@ absl::StatusOr<std::vector<std::string>> ListModels(const RootFolder& root,
                                                     const std::string& path) {
   absl::StatusOr<std::vector<std::string>> names = root.ListFolders("");
   if (!names.ok()) {
-    return absl::NotFoundError(
-        absl::StrCat("model repository: \"", Printable(path), "\" cannot be listed"));
+    // The message names no folder, but begins with the colon behind it.
+    return absl::NotFoundError(absl::StrCat("model repository: \"", Printable(path), "\"",
+                                            absl::StripPrefix(names.status().message(), ":")));
   }
   std::erase_if(*names, IsUnfinished);
   return names;
@@ -213,11 +215,10 @@ absl::Status Repository::CheckModel(absl::string_view name) const {
   return found;
 }
 
-std::vector<std::int64_t> Repository::Versions(absl::string_view name) const {
+absl::StatusOr<std::vector<std::int64_t>> Repository::Versions(absl::string_view name) const {
   const absl::StatusOr<RootFolder> root = RootOf(name);
-  // A folder that cannot be listed has no versions.
-  if (!root.ok()) return {};
-  return ListVersions(*root, name).value_or(std::vector<std::int64_t>());
+  if (!root.ok()) return root.status();
+  return ListVersions(*root, name);
 }
 
 VersionFiles Repository::FilesOf(absl::string_view name, std::int64_t version) const {

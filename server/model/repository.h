@@ -74,9 +74,9 @@ class Repository {
   // OK; NotFound when there is no such folder; InvalidArgument when a link leads out, and when two
   // roots have one.
   absl::Status CheckModel(absl::string_view name) const;
-  // The folders named by a positive integer without sign and leading zeros, ascending. Also empty
-  // when the model does not exist.
-  std::vector<std::int64_t> Versions(absl::string_view name) const;
+  // The folders named by a positive integer without sign and leading zeros, ascending. NotFound
+  // when the model does not exist; otherwise the reason why its folder cannot be listed.
+  absl::StatusOr<std::vector<std::int64_t>> Versions(absl::string_view name) const;
   VersionFiles FilesOf(absl::string_view name, std::int64_t version) const;
   // Reads and checks it.
   absl::StatusOr<v1::ModelConfig> ReadConfig(absl::string_view name) const;

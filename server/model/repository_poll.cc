@@ -122,8 +122,10 @@ void RepositoryPoll::Begin() {
 
 void RepositoryPoll::Look() {
   if (!begun_) Begin();
+  room_came_ = std::exchange(unloaded_, false);
   // A client may have loaded and unloaded a version between two looks.
   for (UnloadedVersion& unloaded : registry_.TakeUnloaded()) {
+    room_came_ = true;
     if (StatusOf(registry_, unloaded.name, unloaded.version)) continue;  // It is back.
     models_[unloaded.name].judged[unloaded.version] = {std::move(unloaded.files), absl::OkStatus(),
                                                        clock_.Now()};
@@ -146,12 +148,17 @@ void RepositoryPoll::Look() {
     }
     if (!registry_.ListOf(name).empty()) {
       spdlog::info("model {}: it is no longer in the repository", name);
-      // A client may have been first.
-      registry_.Unload(name, 0, UnloadedBy::kRepository).status().IgnoreError();
+      Unload(name, 0);
     }
     entry = models_.erase(entry);
   }
   metrics_.RecordPoll(complete);
+}
+
+void RepositoryPoll::Unload(const std::string& name, std::int64_t version) {
+  // A client may have been first.
+  registry_.Unload(name, version, UnloadedBy::kRepository).status().IgnoreError();
+  unloaded_ = true;
 }
 
 // False when a root's models are not known; the log says so once.
@@ -257,7 +264,8 @@ VersionOutcome RepositoryPoll::Judge(const std::string& name, Model& model,
     if (judged->second.status.ok()) {
       return serves ? VersionOutcome::kServes : VersionOutcome::kUnloaded;
     }
-    const bool is_due = retries_all_ || clock_.Now() >= judged->second.at + kRetryInterval;
+    const bool is_due =
+        retries_all_ || room_came_ || clock_.Now() >= judged->second.at + kRetryInterval;
     if (!is_due || !MayPass(judged->second.status)) return as_it_is;
   } else if (judged == model.judged.end() && known && known->files == files) {
     // By the start, or by a client.
@@ -327,8 +335,7 @@ void RepositoryPoll::Retire(const std::string& name, Model& model,
     spdlog::info("model {}, version {}: {}", name, version,
                  is_there ? "its version_policy does not want it any more"
                           : "it is no longer in the repository");
-    // A client may have been first.
-    registry_.Unload(name, version, UnloadedBy::kRepository).status().IgnoreError();
+    Unload(name, version);
   }
 }
 

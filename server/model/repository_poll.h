@@ -28,8 +28,8 @@ namespace normd {
 // - A version is loaded when its files, the config among them, are the same in two looks one after
 //   the other and not those of its last load, as far as the model's version_policy wants it. Files
 //   that a load refuses are tried again when they change; where the cause may pass by itself, such
-//   as a lack of memory, every minute too. A config that differs in version_policy, canary and
-//   version_alias alone is taken without a load.
+//   as a lack of memory, every minute and after an unload too. A config that differs in
+//   version_policy, canary and version_alias alone is taken without a load.
 // - A version goes when two looks one after the other do not find it, or when the policy no longer
 //   wants it and those that it does want serve. The last version of a model that serves stays,
 //   found or not, until another serves or until two looks find no version of the model. So broken
@@ -91,6 +91,7 @@ class RepositoryPoll {
                        std::int64_t version);
   void Retire(const std::string& name, Model& model, const RepositoryScan::Model& before,
               const VersionChoice& choice);
+  void Unload(const std::string& name, std::int64_t version);
   void Run(Duration interval);
   // Waits for the time of the next look; false: there is none.
   bool WaitForLook(Duration interval);
@@ -100,6 +101,8 @@ class RepositoryPoll {
   const Clock& clock_;
   bool begun_ = false;
   bool retries_all_ = false;  // Whether this look tries again what failed less than a minute ago.
+  bool room_came_ = false;  // Whether something was unloaded by the last look or by clients since.
+  bool unloaded_ = false;   // Whether this look has unloaded something.
   std::map<std::string, Model> models_;
   std::vector<Root> roots_;
 

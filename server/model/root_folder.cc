@@ -153,10 +153,10 @@ std::optional<std::vector<Entry>> ListEntries(int folder) {
 absl::StatusOr<RootFolder> RootFolder::Open(const std::string& path) {
   Descriptor folder(open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() < 0) {
-    const std::string what =
-        absl::StrCat("model repository: \"", Printable(path), "\" cannot be listed");
-    if (errno == ENOENT || errno == ENOTDIR) return absl::NotFoundError(what);
-    return absl::ErrnoToStatus(errno, what);
+    const int error = errno;
+    const absl::Status status = absl::ErrnoToStatus(
+        error, absl::StrCat("model repository: \"", Printable(path), "\" cannot be listed"));
+    return error == ENOTDIR ? absl::NotFoundError(status.message()) : status;
   }
   return RootFolder(std::move(folder));
 }

@@ -13,6 +13,7 @@
 #include <new>
 #include <utility>
 
+#include "server/net/process_limits.h"
 #include "server/net/socket_calls.h"
 #include "server/net/tcp_counters.h"
 #include "spdlog/spdlog.h"
@@ -79,8 +80,8 @@ ConnectionLoop::ConnectionLoop(const ConnectionLoopOptions& options, Listener li
       metrics_(metrics),
       opening_rules_{options.min_tls_version,
                      Http2Settings(options.max_concurrent_streams, options.max_header_list_bytes)},
-      epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      epoll_(Opened(epoll_create1(EPOLL_CLOEXEC))),
+      wake_(Opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))),
       acceptor_(std::move(listener), epoll_.get(), kFirstListenerId),
       next_id_(acceptor_.end_id()),
       hand_over_("hand_over", std::numeric_limits<std::size_t>::max()) {

@@ -88,7 +88,8 @@ class ConnectionLoop {
     std::function<std::int64_t()> inside_bytes = nullptr;
   };
 
-  // `callers` and `metrics` outlive it. Accepts from here on.
+  // `callers` and `metrics` outlive it. Accepts from here on. Throws std::system_error where the
+  // system gives no descriptor or thread.
   ConnectionLoop(const ConnectionLoopOptions& options, Listener listener, Callbacks callbacks,
                  Callers& callers, ConnectionMetrics& metrics);
   // Stops accepting, closes connections that are not to be handed on yet, and stops watching once

@@ -24,7 +24,7 @@ namespace {
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 absl::Status Unavailable(const std::string& address, const std::string& reason) {
-  return absl::UnavailableError(absl::StrCat("listen: ", address, " cannot be bound: ", reason));
+  return absl::UnavailableError(absl::StrCat(address, " cannot be bound: ", reason));
 }
 
 void SetOption(int fd, int level, int option, int value) {
@@ -56,9 +56,8 @@ int PortOf(int socket) {
   return ntohs(any.sin_port);
 }
 
-// Whether some process listens at `address`.
-bool IsServed(const sockaddr_un& address) {
-  const Descriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+// Whether some process listens at `address`, as `probe` finds.
+bool IsServed(const Descriptor& probe, const sockaddr_un& address) {
   if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
     return true;
   }
@@ -71,7 +70,9 @@ absl::Status RemoveStale(const std::string& path, const sockaddr_un& address) {
   struct stat found = {};
   if (lstat(path.c_str(), &found) != 0) return absl::OkStatus();  // bind reports the error.
   if (!S_ISSOCK(found.st_mode)) return Unavailable(shown, "something else than a socket is there");
-  if (IsServed(address)) return Unavailable(shown, "another process listens there");
+  const Descriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!probe.valid()) return Unavailable(shown, std::strerror(errno));
+  if (IsServed(probe, address)) return Unavailable(shown, "another process listens there");
   if (unlink(path.c_str()) != 0) return Unavailable(shown, std::strerror(errno));
   return absl::OkStatus();
 }
@@ -136,7 +137,9 @@ std::string UnixPathOf(const std::string& address) {
   return absl::StartsWith(path, "/") ? std::string(path) : "";
 }
 
-absl::StatusOr<Listener> Listen(const std::string& address) {
+namespace {
+
+absl::StatusOr<Listener> ListenAtOne(const std::string& address) {
   const std::string path = UnixPathOf(address);
   if (!path.empty()) {
     absl::StatusOr<Listener> at_path = ListenAtPath(path);
@@ -181,10 +184,18 @@ absl::StatusOr<Listener> Listen(const std::string& address) {
   return listener;
 }
 
-absl::StatusOr<Listener> ListenAtAll(const std::string& addresses) {
+}  // namespace
+
+absl::StatusOr<Listener> Listen(const std::string& address, absl::string_view flag) {
+  absl::StatusOr<Listener> one = ListenAtOne(address);
+  if (one.ok()) return one;
+  return absl::UnavailableError(absl::StrCat(flag, ": ", one.status().message()));
+}
+
+absl::StatusOr<Listener> ListenAtAll(const std::string& addresses, absl::string_view flag) {
   Listener all;
   for (const absl::string_view address : absl::StrSplit(addresses, ',')) {
-    absl::StatusOr<Listener> one = Listen(std::string(address));
+    absl::StatusOr<Listener> one = Listen(std::string(address), flag);
     if (!one.ok()) return one.status();
     absl::StrAppend(&all.address, all.address.empty() ? "" : ",", one->address);
     if (all.port == 0) all.port = one->port;

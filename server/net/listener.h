@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/descriptor.h"
 
 namespace normd {
@@ -46,15 +47,16 @@ std::string UnixPathOf(const std::string& address);
 
 // `address` is a unix socket's (UnixPathOf), or host:port; host is a name, an IPv4 address or an
 // IPv6 address in brackets. 0.0.0.0 and [::] stand for every address of both families. Port 0 takes
-// a free one. Unavailable, with the address and the system's reason, when none of the host's
-// addresses can be bound.
+// a free one. Unavailable, with `flag`, the address and the system's reason, when none of the
+// host's addresses can be bound.
 //
 // A unix socket is for its owner alone (0600), before anybody can connect. A socket without a
 // listener is replaced; Unavailable if it has one, or if the path is something else.
-absl::StatusOr<Listener> Listen(const std::string& address);
+absl::StatusOr<Listener> Listen(const std::string& address, absl::string_view flag = "listen");
 
 // The same for several addresses, separated by commas: listens at all of them or at none.
-absl::StatusOr<Listener> ListenAtAll(const std::string& addresses);
+absl::StatusOr<Listener> ListenAtAll(const std::string& addresses,
+                                     absl::string_view flag = "listen");
 
 }  // namespace normd
 

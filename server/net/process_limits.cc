@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -117,6 +119,18 @@ std::int64_t OpenDescriptors() {
   while (readdir(folder) != nullptr) ++count;
   closedir(folder);
   return count - 3;  // ".", ".." and the folder itself.
+}
+
+absl::Status CheckDescriptorsLeft(std::int64_t wanted) {
+  const std::int64_t left = RaiseDescriptorLimit() - OpenDescriptors();
+  if (left >= wanted) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("descriptors: ", left, " are left (RLIMIT_NOFILE), wanted at least ", wanted));
+}
+
+Descriptor Opened(int fd) {
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), "descriptor");
+  return Descriptor(fd);
 }
 
 std::int64_t MappingsLeft() {

@@ -7,12 +7,20 @@
 #include <limits>
 #include <string>
 
+#include "absl/status/status.h"
+#include "base/descriptor.h"
+
 namespace normd {
 
 // Raises the soft limit of open descriptors to the hard one. Returns the limit then in force.
 std::int64_t RaiseDescriptorLimit();
 // How many descriptors are open now.
 std::int64_t OpenDescriptors();
+// ResourceExhausted unless the process may open this many more descriptors, by the hard limit.
+absl::Status CheckDescriptorsLeft(std::int64_t wanted);
+// Owns what epoll_create1, eventfd or dup returned. Throws std::system_error, by errno, where that
+// is no descriptor.
+Descriptor Opened(int fd);
 
 // How many further mappings the process may have (vm.max_map_count), beside those of now.
 std::int64_t MappingsLeft();

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "base/mutex.h"
 #include "boost/asio/io_context.hpp"
@@ -23,6 +24,7 @@
 #include "boost/asio/post.hpp"
 #include "boost/asio/steady_timer.hpp"
 #include "boost/asio/thread_pool.hpp"
+#include "boost/system/system_error.hpp"
 #include "server/net/acceptor.h"
 #include "server/net/connection_policy.h"
 #include "server/net/listener.h"
@@ -194,7 +196,7 @@ class RestServerImpl final : public RestServer {
         port_(listener.port),
         places_(LimitsOf(options), parts_.metrics),
         later_(static_cast<std::size_t>(Threads())),
-        epoll_(epoll_create1(EPOLL_CLOEXEC)),
+        epoll_(Opened(epoll_create1(EPOLL_CLOEXEC))),
         acceptor_(std::move(listener), epoll_.get(), 0) {
     environment.later = [this](absl::AnyInvocable<void() &&> work) {
       asio::post(later_, [work = std::move(work)]() mutable { std::move(work)(); });
@@ -202,7 +204,7 @@ class RestServerImpl final : public RestServer {
     for (int i = 0; i < Threads(); ++i) {
       workers_.push_back(std::make_unique<Worker>(PeriodOf(options)));
     }
-    events_.emplace(workers_[0]->context(), dup(epoll_.get()));
+    events_.emplace(workers_[0]->context(), Opened(dup(epoll_.get())).Release());
     pause_.emplace(workers_[0]->context());
     trim_.emplace(workers_[0]->context());
     Accept();
@@ -339,10 +341,14 @@ class RestServerImpl final : public RestServer {
 
 absl::StatusOr<std::unique_ptr<RestServer>> RestServer::Start(const RestOptions& options,
                                                               RestEnvironment& environment) {
-  absl::StatusOr<Listener> listener = ListenAtAll(options.listen);
+  absl::StatusOr<Listener> listener = ListenAtAll(options.listen, "http_listen");
   if (!listener.ok()) return listener.status();
-  return std::unique_ptr<RestServer>(
-      std::make_unique<RestServerImpl>(options, environment, *std::move(listener)));
+  try {
+    return std::unique_ptr<RestServer>(
+        std::make_unique<RestServerImpl>(options, environment, *std::move(listener)));
+  } catch (const boost::system::system_error& error) {
+    return absl::UnavailableError(absl::StrCat("http_listen: ", error.what()));
+  }
 }
 
 std::int64_t RestDescriptors(const RestOptions& options) { return LimitsOf(options).connections; }

@@ -115,7 +115,7 @@ ConnectionLoopOptions LoopOf(const ServerOptions& options, int metadata_bytes) {
 // Adds its sockets to `listener`. Returns the address with the port in use; empty without one.
 absl::StatusOr<std::string> ListenForAdmin(const std::string& address, Listener& listener) {
   if (address.empty()) return std::string();
-  absl::StatusOr<Listener> admin = Listen(address);
+  absl::StatusOr<Listener> admin = Listen(address, "admin_listen");
   if (!admin.ok()) return admin.status();
   listener.admin_sockets = admin->sockets.size();
   for (Descriptor& socket : admin->sockets) listener.sockets.push_back(std::move(socket));
@@ -128,6 +128,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                                                       absl::Span<const ServedService> services,
                                                       CallEnvironment& environment,
                                                       Readiness& readiness) {
+  // For gRPC, the connection loop and a first connection.
+  constexpr std::int64_t kLeastDescriptors = 16;
+  if (absl::Status few = CheckDescriptorsLeft(kLeastDescriptors); !few.ok()) return few;
   absl::StatusOr<Listener> listener = ListenAtAll(options.listen);
   if (!listener.ok()) return listener.status();
   const absl::StatusOr<std::string> admin_address = ListenForAdmin(options.admin_listen, *listener);

@@ -83,7 +83,7 @@ constexpr int HardMetadataBytes(std::int64_t max_metadata_bytes) {
 class Server {
  public:
   // The services' calls have `environment`, which outlives the server as `readiness` does.
-  // Unavailable, with the address, when it cannot be bound.
+  // Unavailable, with the address, if it cannot be bound; ResourceExhausted without descriptors.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
                                                        absl::Span<const ServedService> services,
                                                        CallEnvironment& environment,

@@ -25,6 +25,8 @@ namespace normd {
 namespace {
 
 constexpr std::size_t kMaxFileBytes = std::size_t{1} << 20;
+// OpenSSL's security level 2, Debian's default: those that know the certificate take no less.
+constexpr int kLeastSecurityBits = 112;
 constexpr absl::string_view kBegin = "-----BEGIN ";
 
 using Certificates = std::vector<CertificatePtr>;
@@ -127,6 +129,12 @@ absl::Status CheckChain(const NamedFile& file, const Certificates& chain, absl::
   for (std::size_t i = 0; i < chain.size(); ++i) {
     const std::string wrong = WrongTime(chain[i].get(), now);
     if (!wrong.empty()) return file.Wrong(absl::StrCat("certificate ", i + 1, " ", wrong));
+    const EVP_PKEY* const key = X509_get0_pubkey(chain[i].get());
+    if (key != nullptr && EVP_PKEY_get_security_bits(key) < kLeastSecurityBits) {
+      return file.Wrong(absl::StrCat("certificate ", i + 1, " has a key of ",
+                                     EVP_PKEY_get_bits(key),
+                                     " bits, wanted RSA of 2048 or a curve of 224, or more"));
+    }
   }
   if (X509_check_purpose(chain[0].get(), X509_PURPOSE_SSL_SERVER, /*ca=*/0) != 1) {
     return file.Wrong("certificate 1 is not for a TLS server (its key usage says so)");

@@ -36,9 +36,9 @@ TlsFileStamps StampsOf(const TlsFiles& files);
 // Reads the files and checks them at the time `now`. Refuses: a file that cannot be read, is not
 // regular or is larger than 1 MiB; a key that others may read or write, or its group may write;
 // truncated or damaged PEM; an encrypted key, and one that is not the first certificate's; a
-// certificate that is not valid yet or has expired, or that is not for servers; authorities of
-// which none is valid now. Files are named by their flags. FailedPrecondition. Blocks on reading.
-// Thread-safe.
+// certificate that is not valid yet or has expired, has a weak key, or is not for servers;
+// authorities of which none is valid now. Files are named by their flags. FailedPrecondition.
+// Blocks on reading. Thread-safe.
 absl::StatusOr<TlsMaterial> LoadTlsMaterial(const TlsFiles& files, absl::Time now);
 
 }  // namespace normd

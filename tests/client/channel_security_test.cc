@@ -190,5 +190,33 @@ TEST_F(ChannelSecurityTest, NamesTheFileThatIsMissing) {
   EXPECT_THAT(MakeChannelCredentials(half).status().message(), HasSubstr("tls_cert: empty"));
 }
 
+TEST_F(ChannelSecurityTest, NamesTheFileThatIsNoneOfItsKind) {
+  const TlsOptions good = Files();
+  const auto error = [&](std::string TlsOptions::*file, const std::string& path) {
+    TlsOptions wrong = good;
+    wrong.*file = path;
+    const absl::Status status = MakeChannelCredentials(wrong).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  };
+  const std::string& cert = good.cert_file;
+  const std::string& key = good.key_file;
+  EXPECT_EQ(error(&TlsOptions::ca_file, key),
+            "tls_ca: " + key + " holds no certificate, wanted PEM");
+  EXPECT_EQ(error(&TlsOptions::cert_file, key),
+            "tls_cert: " + key + " holds no certificate, wanted PEM");
+  EXPECT_EQ(error(&TlsOptions::key_file, cert), "tls_key: " + cert + " holds no key, wanted PEM");
+  const std::string other = folder_.Write("other", pki_.server.key);
+  EXPECT_EQ(error(&TlsOptions::key_file, other),
+            "tls_key: " + other + " is not the key of certificate 1 of tls_cert, " + cert);
+  const std::string locked = folder_.Write("locked", pki_.client.EncryptedKey());
+  EXPECT_EQ(error(&TlsOptions::key_file, locked),
+            "tls_key: " + locked + " is encrypted, wanted a key without a passphrase");
+  // What is no file is not read.
+  TlsOptions folder = good;
+  folder.ca_file = folder_.path("");
+  EXPECT_THAT(MakeChannelCredentials(folder).status().message(), HasSubstr("cannot read"));
+}
+
 }  // namespace
 }  // namespace normd::client

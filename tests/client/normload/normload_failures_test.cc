@@ -189,13 +189,22 @@ TEST_F(NormloadTlsTest, EachMismatchIsOneClearMessageAndAReport) {
   for (const Case& mismatch :
        {Case{secure, {}, "--tls"}, Case{clear, {"--tls"}, "without --tls"},
         Case{secure, {"--tls_ca=" + folder_.File("other.pem")}, "--tls_ca"},
-        Case{secure, {"--tls_ca=" + folder_.File("namesake.pem")}, "--tls_ca"},
-        Case{secure, {"--tls_ca=" + folder_.File("absent.pem")}, "absent.pem: cannot read"}}) {
+        Case{secure, {"--tls_ca=" + folder_.File("namesake.pem")}, "--tls_ca"}}) {
     EXPECT_EQ(Run(mismatch.server, mismatch.arguments), kExitFailed);
     EXPECT_THAT(err_, HasSubstr(mismatch.message));
     EXPECT_EQ(std::count(err_.begin(), err_.end(), '\n'), 1) << err_;
     EXPECT_EQ(report_["result"]["requests"], 0);
     EXPECT_FALSE(report_["error"].is_null());
+  }
+}
+
+TEST_F(NormloadTlsTest, AFileThatCannotBeReadIsTheCommandLinesFault) {
+  const std::string absent = folder_.File("absent.pem");
+  for (const std::string flag : {"--tls_ca", "--token_file"}) {
+    RunPlainly({"--model=norm", "--shape=1x4x5", "--server=127.0.0.1:1", flag + "=" + absent});
+    EXPECT_EQ(code_, kExitUsage);
+    EXPECT_THAT(err_, HasSubstr("normload: " + flag + ": " + absent + ": cannot read"));
+    EXPECT_EQ(out_, "");
   }
 }
 

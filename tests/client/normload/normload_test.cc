@@ -327,6 +327,7 @@ TEST_F(NormloadTest, WhatCannotBeMergedIsNamed) {
   test::WriteFile(folder_.File("text"), "no report");
   for (const auto& [file, what] : std::vector<std::pair<std::string, std::string>>{
            {folder_.File("absent"), "absent: cannot read it"},
+           {"/", "/: cannot read it"},
            {folder_.File("text"), "text: no report of normload"}}) {
     RunPlainly({"merge", file});
     EXPECT_EQ(code_, kExitUsage);

@@ -87,6 +87,8 @@ TEST(OptionsTest, ATraceIsSentAsItIs) {
   EXPECT_EQ(o->duration, absl::InfiniteDuration());
   EXPECT_THAT(Error({"--model=m", "--arrivals_file=/no/such/file"}),
               HasSubstr("--arrivals_file: /no/such/file: cannot read it"));
+  EXPECT_THAT(Error({"--model=m", "--arrivals_file=/"}),
+              HasSubstr("--arrivals_file: /: cannot read it"));
   test::WriteFile(folder.File("wrong"), "1\n0\n");
   EXPECT_THAT(Error({"--model=m", "--arrivals_file=" + folder.File("wrong")}),
               HasSubstr("wrong: line 2: 0 is before"));

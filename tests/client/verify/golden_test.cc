@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <set>
@@ -192,8 +193,11 @@ TEST(ReferenceModelTest, LoadsFromARepository) {
   EXPECT_EQ(loaded->Compute({x.named()}).value()[0].elements, Outputs(kInstance, parameters, x));
   EXPECT_EQ(ReferenceModel::Load(folder.path(), "m", 2).status().code(),
             absl::StatusCode::kNotFound);
-  EXPECT_EQ(ReferenceModel::Load(folder.path(), "n", 1).status().code(),
-            absl::StatusCode::kNotFound);
+  std::filesystem::create_directories(folder.File("d/config.textproto"));
+  for (const char* name : {"n", "d"}) {
+    EXPECT_EQ(ReferenceModel::Load(folder.path(), name, 1).status().code(),
+              absl::StatusCode::kNotFound);
+  }
   test::WriteFile(folder.File("m/1/params.safetensors"), "no header");
   EXPECT_THAT(std::string(ReferenceModel::Load(folder.path(), "m", 1).status().message()),
               HasSubstr("m/1/params.safetensors: "));

@@ -212,10 +212,48 @@ TEST_F(AdmissionTest, TakesMoreForALeaseWithinTheBudgetsAndShares) {
   EXPECT_TRUE(admission.TakeMore(*lease, 20, model_).ok());
   EXPECT_TRUE(admission.TakeMore(*lease, 30, model_).ok());
   EXPECT_EQ(lease->bytes(), 50);
+  auto other = admission.Admit(38, model_, Needs::kOpenServer, CallerOf("ipv4:b:1"));
+  ASSERT_TRUE(other.ok());
   EXPECT_TRUE(absl::IsResourceExhausted(admission.TakeMore(*lease, 1, model_)));
   lease = Admission::Lease();
+  other = Admission::Lease();
   EXPECT_EQ(admission.inflight_bytes(), 0);
   EXPECT_TRUE(NobodyHoldsAnything());
+}
+
+// What a lease has already is its own: a request may take it in steps.
+TEST_F(AdmissionTest, ALeaseThatGrowsIsJudgedAsOneRequest) {
+  Admission admission(
+      {.max_inflight_bytes = 800, .max_inflight_requests = 100, .max_connection_share = 0.5},
+      metrics_);
+  Caller* const a = CallerOf("ipv4:a:1");
+  auto lease = admission.Admit(300, model_, Needs::kLane, a);
+  ASSERT_TRUE(lease.ok());
+  EXPECT_TRUE(admission.TakeMore(*lease, 200, model_).ok()) << "nobody else is inside";
+  const auto small = admission.Admit(1, model_, Needs::kLane, CallerOf("ipv4:b:1"));
+  EXPECT_TRUE(admission.TakeMore(*lease, 199, model_).ok()) << "an eighth stays free";
+  EXPECT_TRUE(absl::IsResourceExhausted(admission.TakeMore(*lease, 1, model_)));
+}
+
+TEST_F(AdmissionTest, WhatALeaseCanNeverGrowToIsTheClientsMistake) {
+  auto lease = admission_.Admit(60, model_);
+  ASSERT_TRUE(lease.ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(admission_.TakeMore(*lease, 41, model_)));
+  lease = Admission::Lease();
+
+  Caller* const a = CallerOf("ipv4:a:1");
+  a->peer->holding.SetLimit(Resource::kBytes, 50);
+  const CallAccount account(a, a->peer.get());
+  lease = admission_.Admit(40, model_, Needs::kLane, account);
+  ASSERT_TRUE(lease.ok());
+  const absl::Status alone = admission_.TakeMore(*lease, 11, model_);
+  EXPECT_TRUE(absl::IsInvalidArgument(alone));
+  EXPECT_EQ(alone.message(),
+            "bytes in flight: wanted 11 more, this identity has 40 and may have 50");
+  lease = Admission::Lease();
+  lease = admission_.Admit(40, model_, Needs::kLane, account);
+  EXPECT_TRUE(
+      absl::IsResourceExhausted(admission_.Admit(11, model_, Needs::kLane, account).status()));
 }
 
 struct CountingWaiter : Admission::Waiter {

@@ -286,6 +286,17 @@ AdminPlace PlaceOf(const std::vector<const char*>& args) {
   return DecideAdminPlace(line->config);
 }
 
+TEST(WideAddressesTest, AreThoseOfBothProtocolsThatAreNoLoopback) {
+  ServerConfig config;
+  config.listen = "127.0.0.1:1,unix:///run/n";
+  config.http_listen = "127.0.0.1:2";
+  EXPECT_EQ(WideAddresses(config), "");
+  config.http_listen = "0.0.0.0:2,127.0.0.1:2";
+  EXPECT_EQ(WideAddresses(config), "0.0.0.0:2");
+  config.listen = "[::]:1";
+  EXPECT_EQ(WideAddresses(config), "[::]:1,0.0.0.0:2");
+}
+
 // The default: a client that can reach the server from elsewhere can make no admin call that was
 // not allowed.
 TEST(AdminPlaceTest, IsEverywhereOnlyWhereAPolicyOrTheAddressBoundsWhoCalls) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -298,6 +299,26 @@ TEST(LineWriterFaultsTest, CountsLinesThatADeviceRefuses) {
   writer.Write("a\n");
   EXPECT_TRUE(writer.Flush(kLong));
   EXPECT_EQ(writer.lost(), 1);
+}
+
+TEST(LineWriterFaultsTest, BeginsALineOfItsOwnAfterOneThatWasCut) {
+  signal(SIGXFSZ, SIG_IGN);
+  const std::string path = ::testing::TempDir() + "/normd_cut_line";
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  ASSERT_GE(file, 0);
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  LineWriter writer(file, Small());
+  for (const rlim_t room : {rlim_t{8}, before.rlim_max}) {
+    const rlimit limit = {room, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    for (const char* line : {"first\n", "second\n", "third\n"}) writer.Write(line);
+    EXPECT_TRUE(writer.Flush(kLong));
+  }
+  std::string text(100, '\0');
+  text.resize(static_cast<std::size_t>(pread(file, text.data(), text.size(), 0)));
+  EXPECT_EQ(text, "first\nse\nfirst\nlost 2\nsecond\nthird\n");
+  close(file);
 }
 
 TEST(LineWriterFaultsTest, LosesNothingAtAPipeThatAnotherHasMadeNonBlocking) {

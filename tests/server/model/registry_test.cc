@@ -2,10 +2,13 @@
 
 #include "server/model/registry.h"
 
+#include <sys/fsuid.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -24,6 +27,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -127,7 +131,40 @@ TEST_F(ModelRegistryTest, LoadAllSaysThatTheRootIsNoFolder) {
     const absl::Status status = registry.LoadAll();
     EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(root));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(root.ends_with("file") ? "\" cannot be listed: Not a directory"
+                                                 : "\" cannot be listed: No such file"));
   }
+}
+
+TEST_F(ModelRegistryTest, TellsWhyAFolderCannotBeListed) {
+  WriteModel("m", 1, 1);
+  ASSERT_TRUE(registry().LoadAll().ok());
+  WriteModel("n", 1, 1);
+  // Root may list every folder, so it is not root who does.
+  const auto load = [this](const std::string& name, std::int64_t version) {
+    const int user = setfsuid(65534);
+    const absl::Status status =
+        name.empty() ? registry().LoadAll() : registry().Load(name, version).status();
+    setfsuid(static_cast<uid_t>(user));
+    return status;
+  };
+  namespace fs = std::filesystem;
+  fs::permissions(dir_.path(), fs::perms(0755));
+  for (const auto& [name, version] : std::map<std::string, std::int64_t>{{"m", 1}, {"n", 0}}) {
+    fs::permissions(dir_.path() + "/" + name, fs::perms::none);
+    const absl::Status status = load(name, version);
+    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+    EXPECT_THAT(std::string(status.message()),
+                EndsWith(name + ": cannot be listed: Permission denied"));
+    EXPECT_EQ(ErrorOf(name, version), name + ": cannot be listed: Permission denied");
+    fs::permissions(dir_.path() + "/" + name, fs::perms::owner_all);
+  }
+  EXPECT_TRUE(registry().Find("m", 1).ok());
+  fs::permissions(dir_.path(), fs::perms::none);
+  EXPECT_THAT(std::string(load("", 0).message()),
+              HasSubstr(dir_.path() + "\" cannot be listed: Permission denied"));
+  fs::permissions(dir_.path(), fs::perms::owner_all);
 }
 
 TEST_F(ModelRegistryTest, AModelWithoutParametersNeedsNoFileOfThem) {

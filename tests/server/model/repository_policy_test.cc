@@ -221,11 +221,20 @@ TEST_F(RepositoryPollTest, TellsOnceThatThereIsNoRoom) {
   }
   ASSERT_EQ(log.lines().size(), 1u);
   EXPECT_THAT(log.lines()[0], HasSubstr("model n, version 1: not loaded: RESOURCE_EXHAUSTED"));
-  fs::remove_all(Path("m"));
+}
+
+TEST_F(RepositoryPollTest, LoadsWhatTheStartLeftOutOnceThereIsRoom) {
+  max_models_ = 1;
+  for (const char* name : {"m", "n", "o"}) WriteModel(name, 1, 1);
+  Start();
   Look(2);
-  clock_.Advance(std::chrono::seconds(61));
-  Look();
+  ASSERT_THAT(Known(), ElementsAre("m/1"));
+  fs::remove_all(Path("m"));
+  Look(3);
   EXPECT_THAT(Known(), ElementsAre("n/1"));
+  ASSERT_TRUE(registry().Unload("n", 0).ok());
+  Look();
+  EXPECT_THAT(Known(), ElementsAre("o/1"));
 }
 
 class VersionFieldsTest : public RepositoryPollTest {

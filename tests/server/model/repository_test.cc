@@ -194,7 +194,7 @@ TEST_F(RepositoryTest, FollowsKubernetesLinks) {
   ASSERT_EQ(symlink("..data/config.textproto", Path(kConfig).c_str()), 0);
   dir_.Write(kParams, Weights(1));
   ASSERT_TRUE(Read().ok()) << Read().status();
-  EXPECT_THAT(Repository({dir_.path()}).Versions("m"), ElementsAre(1));
+  EXPECT_THAT(Repository({dir_.path()}).Versions("m").value(), ElementsAre(1));
   // Exchanged while it is read: read again.
   reads_ = 0;
   after_read_ = [this] {

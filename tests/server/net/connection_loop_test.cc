@@ -1,11 +1,13 @@
 // Which connections are accepted, which are ended, and what is known of each.
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -46,6 +48,15 @@ TEST_F(ConnectionLoopTest, RefusesBeyondTheLimitAndSaysWhenThereIsRoom) {
   EXPECT_TRUE(NextRoom());
   Client taken(port_);
   Serve(taken);
+}
+
+TEST_F(ConnectionLoopTest, DoesNotBeginWithoutADescriptor) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_THROW(ConnectionLoop(Options(), Listener(), {}, callers_, metrics_), std::system_error);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST_F(ConnectionLoopTest, OnePeerHasItsShareAndAnotherItsOwn) {

@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/net/connection_policy.h"
 #include "server/net/heap_trim.h"
 #include "tests/support/temp_folder.h"
@@ -32,6 +34,15 @@ TEST(ProcessLimitsTest, MappingsThatAreThereAreNotLeft) {
   }
   EXPECT_NEAR(static_cast<double>(before - MappingsLeft()), kPages, 20);
   munmap(at, kPages * kPage);
+}
+
+TEST(ProcessLimitsTest, DescriptorsThatAreOpenAreNotLeft) {
+  const std::int64_t left = RaiseDescriptorLimit() - OpenDescriptors();
+  EXPECT_TRUE(CheckDescriptorsLeft(left).ok());
+  const Descriptor one = Opened(dup(STDERR_FILENO));
+  EXPECT_EQ(
+      CheckDescriptorsLeft(left).message(),
+      absl::StrCat("descriptors: ", left - 1, " are left (RLIMIT_NOFILE), wanted at least ", left));
 }
 
 TEST(ProcessLimitsTest, TheCoresOfAGroupAreThoseOfItsQuotaRoundedUp) {

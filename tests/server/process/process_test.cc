@@ -255,10 +255,25 @@ TEST(ProcessTest, FailsToStartOnAPortInUse) {
   ASSERT_NE(first.grpc_address(), "") << first.child().output();
   NormdProcess second({"--listen=" + first.grpc_address()});
   EXPECT_EQ(second.child().Wait(), 1);
-  EXPECT_THAT(second.child().output(), HasSubstr("listen: " + first.grpc_address()));
-  NormdProcess third({"--metrics_listen=" + first.metrics_address()});
-  EXPECT_EQ(third.child().Wait(), 1);
-  EXPECT_THAT(third.child().output(), HasSubstr(first.metrics_address()));
+  EXPECT_THAT(second.child().output(),
+              HasSubstr("cannot start: listen: " + first.grpc_address() + " cannot be bound"));
+  for (const std::string flag : {"http_listen", "admin_listen", "metrics_listen"}) {
+    NormdProcess third({"--" + flag + "=" + first.metrics_address()});
+    EXPECT_EQ(third.child().Wait(), 1);
+    EXPECT_THAT(third.child().output(), HasSubstr("cannot start: " + flag + ": "));
+    EXPECT_THAT(third.child().output(), HasSubstr(first.metrics_address()));
+  }
+}
+
+TEST(ProcessTest, FailsToStartWithFewDescriptors) {
+  for (const char* few : {"6", "12", "22", "24", "40"}) {
+    ChildProcess normd({"prlimit", std::string("--nofile=") + few, NORMD_BINARY, "--device=cpu",
+                        "--model_repository=" NORMD_DEMO_MODELS, "--listen=127.0.0.1:0",
+                        "--metrics_listen=127.0.0.1:0", "--http_listen=127.0.0.1:0"});
+    EXPECT_EQ(normd.Wait(), 1) << few;
+    EXPECT_THAT(normd.output(), HasSubstr("cannot start: descriptors: ")) << few;
+    EXPECT_THAT(normd.output(), HasSubstr(" are left (RLIMIT_NOFILE), wanted at least ")) << few;
+  }
 }
 
 TEST(ProcessTest, FailsToStartWithoutARepository) {

@@ -250,6 +250,26 @@ identity { name: "a" role: "operator" token: "a" }
   EXPECT_EQ(client.Post("/v2/repository/models/layer_norm_1024/load", "", by('a')).status, 200);
 }
 
+TEST(RestServerTest, WhatNeverFitsAnIdentitysLimitIsNotToBeTriedAgain) {
+  IdentityFolder folder;
+  TestServerOptions options = WithRest();
+  // The tensors alone would fit.
+  options.access = {folder.Write("policy", R"(
+role { name: "user" infer: "layer_norm_*" }
+identity { name: "u" role: "user" token: "u" limits { bytes_in_flight: 8192 } }
+)"),
+                    folder.Write("tokens", testing::TokenLine("u", testing::TokenOf('u')))};
+  TestServer server(options);
+  RestClient client(server.http_port());
+  const RestBody body = ToBinary(ToInfer(MakeRequest("layer_norm_1024", {1, 1024})));
+  const RestAnswer answer = client.Post(
+      kInfer, body.body, absl::StrCat(body.headers, "Authorization: ", BearerOf('u'), "\r\n"));
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_FALSE(answer.headers.contains("retry-after"));
+  EXPECT_THAT(ErrorOf(answer), HasSubstr("this identity has 8192 and may have 8192 (JSON and "
+                                         "inflated bytes count beside tensors)"));
+}
+
 TEST(RestServerTest, AmbiguousRequestsEndTheirConnection) {
   TestServer server(WithRest());
   for (const char* lines :

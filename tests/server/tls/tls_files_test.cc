@@ -83,6 +83,13 @@ TEST_F(TlsFilesTest, RefusesAChainOfWhichACertificateHasExpired) {
   EXPECT_THAT(Error(), HasSubstr("certificate 2 expired on"));
 }
 
+TEST_F(TlsFilesTest, RefusesAWeakKey) {
+  WriteServer(MakeCertificate({.rsa_bits = 1024}, &pki_.authority));
+  EXPECT_THAT(Error(), AllOf(HasSubstr("tls_cert: "),
+                             HasSubstr("tls.crt certificate 1 has a key of 1024 bits, wanted RSA "
+                                       "of 2048 or a curve of 224, or more")));
+}
+
 TEST_F(TlsFilesTest, RefusesAClientsCertificate) {
   WriteServer(pki_.client);
   EXPECT_THAT(Error(), HasSubstr("certificate 1 is not for a TLS server"));
