@@ -16,6 +16,7 @@ from torch.nn import functional
 from torch_norms import (
     CohereNorm,
     DimensionNorm,
+    DimensionNormAct,
     EpsOutsideNorm,
     FormatNorm,
     GateFirstNorm,
@@ -413,6 +414,24 @@ def test_activations_within_a_norm_are_fused_if_asked():
             torch.testing.assert_close(norm(x), each)
         normd_torch.restore(model)
         assert type(model[0].act) is nn.SiLU
+
+
+@torch.no_grad()
+def test_an_activation_within_a_norm_is_computed_once_whoever_calls_it():
+    theirs, x = NormAct(nn.SiLU()), torch.randn(2, 8, 5)
+    ours = copy.deepcopy(theirs)
+    normd_torch.replace(ours, fuse_activations=True)
+    heir = NormAct(ours.act)
+    torch.testing.assert_close(heir(x), theirs(x))
+    normd_torch.replace(heir)
+    torch.testing.assert_close(heir(x), theirs(x))
+    theirs = DimensionNormAct(2)
+    ours = copy.deepcopy(theirs)
+    assert normd_torch.replace(ours, fuse_activations=True).fused == {"act": ""}
+    for rank in (3, 4):
+        x = torch.randn((2, 3, 4, 5)[:rank])
+        torch.testing.assert_close(ours(x), theirs(x))
+        torch.testing.assert_close(ours.add(x, x)[0], theirs(x + x))
 
 
 @torch.no_grad()

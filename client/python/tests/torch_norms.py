@@ -122,6 +122,15 @@ class DimensionNorm(nn.Module):
         return x * torch.rsqrt(x.pow(2).mean(self.norm_eps, keepdim=True) + self.eps)
 
 
+class DimensionNormAct(DimensionNorm):
+    def __init__(self, dim):
+        super().__init__(dim)
+        self.act = nn.SiLU()
+
+    def forward(self, x):
+        return self.act(super().forward(x))
+
+
 class VarianceNorm(Weighted):
     """LayerNorm, or with `normalized_shape` 1 one whose variance is over n - 1."""
 

@@ -44,7 +44,8 @@ class Around(Activated):
 
     def forward(self, x: Tensor) -> Tensor:
         if self._rank is not None and x.dim() != self._rank:
-            return activate(self._kinds[1].forward(self, x), self._code, self._slope)
+            y = self._kinds[1].forward(self, x)
+            return y if self._tail else activate(y, self._code, self._slope)
         turns = self._channels_last and x.dim() == 4
         if turns:
             x = x.contiguous(memory_format=torch.channels_last)
@@ -56,13 +57,13 @@ class Around(Activated):
                 y = y.to(dtype)
         if turns:
             y = y.contiguous(memory_format=torch.channels_last)
-        for name in self._tail:
+        for name in () if self._code else self._tail:  # It has the activation of its tail.
             y = getattr(self, name)(y)
         return y
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         alike = self._result is None or x.dtype == residual.dtype == self.weight.dtype
-        if alike and not self._tail and self._rank in {None, x.dim()}:
+        if alike and (self._code or not self._tail) and self._rank in {None, x.dim()}:
             return super().add(x, residual)
         return Activated.add(self, x, residual)
 

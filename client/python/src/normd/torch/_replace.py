@@ -87,7 +87,7 @@ def _has_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
-def _fuse(parent: nn.Module, after: str, norm: nn.Module, norm_name: str) -> bool:
+def _fuse(parent: nn.Module, before: str, after: str, norm: nn.Module, norm_name: str) -> bool:
     """Whether the norm computes the activation, a child of `parent`, from now on."""
     module = parent._modules[after]
     if module is None or not isinstance(norm, modules.Activated) or norm._code:
@@ -98,7 +98,7 @@ def _fuse(parent: nn.Module, after: str, norm: nn.Module, norm_name: str) -> boo
     if activation is None or _has_hooks(norm) or _has_hooks(module):
         return False
     norm._code, norm._slope = ACTIVATIONS[activation[0]], activation[1]
-    parent._modules[after] = modules.Fused(module, norm, norm_name)
+    parent._modules[after] = modules.Fused(module, norm, norm_name, parent, before)
     return True
 
 
@@ -113,15 +113,14 @@ def _fuse_in(model: nn.Module, report: Report) -> None:
         prefix = f"{name}." if name else ""
         if isinstance(module, Around) and len(module._tail) == 1:
             after = module._tail[0]
-            if _fuse(module, after, module, name):
-                module._tail = ()
+            if _fuse(module, "", after, module, name):
                 report.fused[prefix + after] = name
         elif type(module) is nn.Sequential and places.get(module, 0) <= 1:
             for before, after in itertools.pairwise(module._modules):
                 norm = module._modules[before]
                 if norm is None or places.get(norm, 0) > 1 or norm.__dict__.get("_tail"):
                     continue
-                if _fuse(module, after, norm, prefix + before):
+                if _fuse(module, before, after, norm, prefix + before):
                     report.fused[prefix + after] = prefix + before
 
 
