@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import pickle
 
@@ -102,7 +103,7 @@ def test_inputs_keep_the_names_that_the_norm_gives_them(norm, shape, layer, name
     def adapt(_):
         return normd_torch.Adapted(made.layer, inputs=made.inputs, **made.attributes)
 
-    made = _adapters.adapt(copy.deepcopy(norm), None)
+    made = _adapters.adapt(copy.deepcopy(norm), "", None)
     report = normd_torch.replace(ours, adapters={named: adapt})
     assert report.replaced == {"": layer}
     torch.testing.assert_close(ours(**by_name), wanted)
@@ -390,6 +391,16 @@ def test_adapters_are_checked_and_may_refuse():
     assert type(norm) is ScaleFirst
 
 
+@pytest.mark.parametrize(
+    "adapter", [lambda _: None, lambda _: True, lambda _: nn.LayerNorm(8), normd_torch.RMSNorm]
+)
+def test_adapters_that_return_something_else_change_nothing(adapter):
+    model = nn.Sequential(nn.LayerNorm(8), LlamaNorm(8), ScaleFirst())
+    with pytest.raises(TypeError, match=r"adapters: .* for '2', wanted a function that returns an"):
+        normd_torch.replace(model, adapters={ScaleFirst: adapter})
+    assert [type(each) for each in model] == [nn.LayerNorm, LlamaNorm, ScaleFirst]
+
+
 class NormAct(nn.GroupNorm):
     def __init__(self, act):
         super().__init__(2, 8)
@@ -398,6 +409,35 @@ class NormAct(nn.GroupNorm):
     def forward(self, x):
         x = functional.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
         return self.act(self.drop(x))
+
+
+def add_hook(norm):
+    """As packages that move parameters do."""
+    norm._old_forward = norm.forward
+    norm.forward = functools.partial(lambda module, x: module._old_forward(x), norm)
+
+
+@pytest.mark.parametrize("norm", [LlamaNorm(8), nn.RMSNorm(8), nn.LayerNorm(8), NormAct(nn.SiLU())])
+@torch.no_grad()
+def test_norms_with_a_forward_of_their_own_are_restored_once_that_is_gone(norm):
+    model, x = nn.Sequential(nn.LayerNorm(8), copy.deepcopy(norm)), torch.randn(2, 8)
+    wanted, before = model(x), repr(model)
+    for _ in range(2):
+        assert len(normd_torch.replace(model).replaced) == 2
+        y, replaced = model(x), repr(model)
+        add_hook(model[1])
+        with pytest.raises(RuntimeError, match="'1': its forward is replaced on the object itself"):
+            normd_torch.restore(model)
+        if isinstance(norm, LlamaNorm):
+            with pytest.raises(RuntimeError, match="variance_epsilon set while its forward"):
+                model[1].variance_epsilon = 1.0
+        assert torch.equal(model(x), y)
+        assert repr(model) == replaced
+        model[1].forward = model[1]._old_forward  # As removing the hook does.
+        assert normd_torch.restore(model) == ["0", "1"]
+        assert repr(model) == before
+        assert torch.equal(model(x), wanted)
+        model[1].forward = model[1].forward
 
 
 @torch.no_grad()

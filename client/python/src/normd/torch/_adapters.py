@@ -404,11 +404,16 @@ def _turn(
     module.__class__ = _adapted.class_of(adapted.layer, original, around)
 
 
-def adapt(module: nn.Module, adapter: Adapter | None) -> Adapted | str:
+def adapt(module: nn.Module, name: str, adapter: Adapter | None) -> Adapted | str:
     """Replaces a norm that is not PyTorch's own, or says why not."""
     kind = type(module)
     if adapter is not None:
-        given = adapter(module)
+        given: Any = adapter if isinstance(adapter, type) else adapter(module)
+        if not isinstance(given, Adapted | str):
+            raise TypeError(
+                f"normd.torch.replace: adapters: {given!r} for {name!r}, wanted a function that "
+                "returns an Adapted or a sentence"
+            )
         if isinstance(given, str):
             return given
         candidates = iter([given])

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from normd.torch import modules
-from normd.torch._adapted import Around, GatedRMSNorm, turn_back
+from normd.torch._adapted import Around, GatedRMSNorm, hides_forward, turn_back
 from normd.torch._adapters import Adapter, adapt, is_norm
 from normd.torch._checks import ACTIVATIONS, FLOATS
 
@@ -52,7 +52,7 @@ class Report:
 
 
 def _reason_to_leave(module: nn.Module) -> str | None:
-    if "forward" in module.__dict__:
+    if hides_forward(module):
         return "its forward is replaced on the object itself"
     if isinstance(module, nn.modules.batchnorm._NormBase):
         is_batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
@@ -124,6 +124,28 @@ def _fuse_in(model: nn.Module, report: Report) -> None:
                     report.fused[prefix + after] = prefix + before
 
 
+def _replace_norms(
+    model: nn.Module, adapters: Mapping[str | type, Adapter], report: Report
+) -> None:
+    for name, module in model.named_modules():
+        kind = type(module)
+        adapter = adapters.get(kind) or adapters.get(f"{kind.__module__}.{kind.__qualname__}")
+        if isinstance(module, modules.Activated) or not (adapter or is_norm(module)):
+            continue
+        if ".quantized." in kind.__module__:
+            report.left[name] = "quantized"
+        elif (reason := _reason_to_leave(module)) is not None:
+            report.left[name] = reason
+        elif adapter is None and kind in _LAYERS:
+            module.__dict__.update(modules.LEAF, _replaced=(kind, {}, tuple(modules.LEAF)))
+            module.__class__ = _LAYERS[kind]
+            report.replaced[name] = type(module).__name__
+        elif isinstance(adapted := adapt(module, name, adapter), str):
+            report.left[name] = adapted
+        else:
+            report.replaced[name] = adapted.layer.__name__.lstrip("_")
+
+
 def replace(
     model: nn.Module,
     *,
@@ -156,24 +178,12 @@ def replace(
     else. The activation of a norm that appears in several places of the model stays.
     """
     report = Report()
-    adapters = adapters or {}
-    for name, module in model.named_modules():
-        kind = type(module)
-        adapter = adapters.get(kind) or adapters.get(f"{kind.__module__}.{kind.__qualname__}")
-        if isinstance(module, modules.Activated) or not (adapter or is_norm(module)):
-            continue
-        if ".quantized." in kind.__module__:
-            report.left[name] = "quantized"
-        elif (reason := _reason_to_leave(module)) is not None:
-            report.left[name] = reason
-        elif adapter is None and kind in _LAYERS:
-            module.__dict__.update(modules.LEAF, _replaced=(kind, {}, tuple(modules.LEAF)))
-            module.__class__ = _LAYERS[kind]
-            report.replaced[name] = type(module).__name__
-        elif isinstance(adapted := adapt(module, adapter), str):
-            report.left[name] = adapted
-        else:
-            report.replaced[name] = adapted.layer.__name__.lstrip("_")
+    try:
+        _replace_norms(model, adapters or {}, report)
+    except BaseException:
+        for name in report.replaced:
+            turn_back(model.get_submodule(name))
+        raise
     if fuse_activations:
         _fuse_in(model, report)
     return report
@@ -183,8 +193,15 @@ def restore(model: nn.Module) -> list[str]:
     """Undoes `replace` in place; the names of the norms that are again what they were.
 
     Fused activations outside of `model`, a part of what was replaced, compute again if their norm
-    is in it.
+    is in it. RuntimeError, before anything is undone, if a hook has replaced a layer's forward on
+    the object itself: it would go on to call the layer's.
     """
+    for name, module in model.named_modules():
+        if "_replaced" in module.__dict__ and hides_forward(module):
+            raise RuntimeError(
+                f"normd.torch.restore: {name!r}: its forward is replaced on the object itself, "
+                "wanted the class's: remove its hooks first"
+            )
     for module in list(model.modules()):
         for name, child in module._modules.items():
             if isinstance(child, modules.Fused):
