@@ -192,7 +192,7 @@ def test_replaced_models_compute_the_same(fuse):
         torch.testing.assert_close(ours(x), theirs(x))
         again = pickle.loads(pickle.dumps(ours))
         assert torch.equal(again(x), ours(x))
-    assert str(normd_torch.replace(ours)) == "no norms"  # Nothing is replaced twice.
+    assert str(normd_torch.replace(ours)) == "no further norms"  # Nothing is replaced twice.
 
 
 def test_replaced_models_compile_without_a_graph_break():

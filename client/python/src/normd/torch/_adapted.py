@@ -36,7 +36,7 @@ class Around(Activated):
     # The rank of the tensors that the layer computes; None is any. The original computes others.
     _rank: int | None = None
     # The result's type where x's and weight's differ: None is x's, "weight" is weight's, "promoted"
-    # is the one that PyTorch promotes both to.
+    # is the one that PyTorch promotes both to, "half" is weight's of 16 bits, else "promoted".
     _result: str | None = None
     # Whether the original's result for [N, C, H, W] has the channels last, whatever x has.
     _channels_last = False
@@ -53,7 +53,7 @@ class Around(Activated):
             y = super().forward(x)
         else:
             y = super().forward(x.to(torch.promote_types(x.dtype, dtype)))
-            if self._result == "weight":
+            if self._result == "weight" or (self._result == "half" and dtype.itemsize == 2):
                 y = y.to(dtype)
         if turns:
             y = y.contiguous(memory_format=torch.channels_last)

@@ -32,7 +32,8 @@ class Report:
     """The result of `replace`.
 
     Attributes:
-      replaced: the names of the layers that compute with normd now, with their class.
+      replaced: the names of the layers that compute with normd now, with their class. Those within
+        an nn.TransformerEncoderLayer do so unless PyTorch's fast path computes the whole layer.
       fused: the names of activations that their norm computes now, with the norm's name.
       left: the names of norms that are as they were, with the reason.
 
@@ -48,7 +49,7 @@ class Report:
         lines = [f"{name or root}: {kind}" for name, kind in self.replaced.items()]
         lines += [f"{name}: computed by {norm or root}" for name, norm in self.fused.items()]
         lines += [f"{name or root}: left alone: {why}" for name, why in self.left.items()]
-        return "\n".join(lines) or "no norms"
+        return "\n".join(lines) or "no further norms"
 
 
 def _reason_to_leave(module: nn.Module) -> str | None:
