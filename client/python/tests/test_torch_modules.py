@@ -192,7 +192,7 @@ def test_replaced_models_compute_the_same(fuse):
         torch.testing.assert_close(ours(x), theirs(x))
         again = pickle.loads(pickle.dumps(ours))
         assert torch.equal(again(x), ours(x))
-    assert str(normd_torch.replace(ours)) == "no norms"  # Nothing is replaced twice.
+    assert str(normd_torch.replace(ours)) == "no further norms"  # Nothing is replaced twice.
 
 
 def test_replaced_models_compile_without_a_graph_break():
@@ -275,6 +275,40 @@ def test_replaced_models_have_the_same_result_of_every_layer():
     normd_torch.replace(pair)
     fused = nn.utils.fuse_conv_bn_eval(pair[0], pair[1])
     torch.testing.assert_close(pair[2](fused(x)), wanted)
+
+
+def synchronized(model):
+    return nn.SyncBatchNorm.convert_sync_batchnorm(model).eval()
+
+
+def wrapped(model):
+    model[1] = nn.Sequential(model[1])
+    return model
+
+
+def copied(model):
+    model[1] = copy.deepcopy(model[1])
+    return model
+
+
+def moved(model):
+    return model.insert(0, nn.Identity())
+
+
+@pytest.mark.parametrize("change", [synchronized, wrapped, copied, moved, lambda model: model[:]])
+@torch.no_grad()
+def test_fused_activations_are_computed_once_whatever_becomes_of_their_norm(change):
+    theirs = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.SiLU()).eval()
+    ours, x = copy.deepcopy(theirs), torch.randn(2, 3, 5, 5)
+    assert normd_torch.replace(ours, fuse_activations=True).fused == {"2": "1"}
+    wanted, ours = change(theirs)(x), change(ours)
+    torch.compiler.reset()
+    for each in (ours, copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        torch.testing.assert_close(each(x), wanted)
+        compiled = torch.compile(each, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(x), wanted)
+    normd_torch.restore(ours)
+    torch.testing.assert_close(ours(x), wanted)
 
 
 def test_what_is_fused_shows():

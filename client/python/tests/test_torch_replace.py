@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import pickle
 
@@ -16,14 +17,18 @@ from torch.nn import functional
 from torch_norms import (
     CohereNorm,
     DimensionNorm,
+    DimensionNormAct,
     EpsOutsideNorm,
+    Float16Norm,
     FormatNorm,
+    FrozenNorm,
     GateFirstNorm,
     GateLastNorm,
     GemmaNorm,
     LayerNorm2d,
     LlamaNorm,
     OneGainNorm,
+    SequenceNorm,
     ShapeNorm,
     T5Norm,
     ThirdFromLastNorm,
@@ -40,6 +45,8 @@ NORMS = [
     (CohereNorm(), (2, 3, 16), "LayerNorm"),
     (WeightlessNorm(), (2, 3, 24), "WeightlessRMSNorm"),
     (LayerNorm2d(16), (2, 16, 5, 7), "LayerNorm"),
+    (SequenceNorm(16), (2, 16, 5), "LayerNorm"),
+    (FrozenNorm(), (2, 16, 5, 7), "FrozenBatchNorm"),
     (GateFirstNorm(), (3, 16), "GatedRMSNorm"),
     (GateLastNorm(), (3, 16), "GatedRMSNorm"),
 ]
@@ -101,7 +108,7 @@ def test_inputs_keep_the_names_that_the_norm_gives_them(norm, shape, layer, name
     def adapt(_):
         return normd_torch.Adapted(made.layer, inputs=made.inputs, **made.attributes)
 
-    made = _adapters.adapt(copy.deepcopy(norm), None)
+    made = _adapters.adapt(copy.deepcopy(norm), "", None)
     report = normd_torch.replace(ours, adapters={named: adapt})
     assert report.replaced == {"": layer}
     torch.testing.assert_close(ours(**by_name), wanted)
@@ -269,19 +276,19 @@ def test_parts_are_restored_with_their_activations():
         torch.testing.assert_close(sliced(x), wanted)
 
 
-@pytest.mark.parametrize("kind", [LlamaNorm, T5Norm, GemmaNorm])
+@pytest.mark.parametrize("kind", [LlamaNorm, T5Norm, GemmaNorm, FrozenNorm])
 @torch.no_grad()
 def test_results_have_the_type_that_the_norm_gives_them(kind):
     theirs = kind().eval()
     ours = copy.deepcopy(theirs)
     normd_torch.replace(ours)
-    for weight in (torch.float32, torch.bfloat16, torch.float16):
+    types = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+    for weight, dtype in itertools.product(types, types):
         theirs, ours = theirs.to(weight), ours.to(weight)
-        for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            x = torch.randn(3, 16, dtype=dtype)
-            wanted, y = theirs(x), ours(x)
-            assert y.dtype == wanted.dtype
-            torch.testing.assert_close(y, wanted, rtol=0.02, atol=0.02)
+        x = torch.randn((3, 16, 2, 2) if kind is FrozenNorm else (3, 16)).to(dtype)
+        wanted, y = theirs(x), ours(x)
+        assert y.dtype == wanted.dtype
+        torch.testing.assert_close(y, wanted, rtol=0.02, atol=0.05)
 
 
 @torch.no_grad()
@@ -298,6 +305,7 @@ def test_what_computes_something_else_is_left_with_the_reason():
     model = nn.ModuleDict(
         {
             "other": EpsOutsideNorm(),
+            "float16": Float16Norm(),
             "shape": ShapeNorm(),
             "hooked": LlamaNorm(),
             "hooked_too": nn.LayerNorm(4),
@@ -307,6 +315,7 @@ def test_what_computes_something_else_is_left_with_the_reason():
     report = normd_torch.replace(model)
     assert not report.replaced
     assert "EpsOutsideNorm computes none of normd's norms" in report.left["other"]
+    assert "Float16Norm computes none of normd's norms" in report.left["float16"]
     assert "ShapeNorm, whose forward uses shape" in report.left["shape"]
     for name in ("hooked", "hooked_too"):
         assert report.left[name] == "its forward is replaced on the object itself"
@@ -324,8 +333,11 @@ class AdaLayerNorm(nn.Module):
         return self.norm(x) * (1 + scale) + shift
 
 
-def test_containers_of_norms_are_not_reported():
-    report = normd_torch.replace(nn.ModuleDict({"ada": AdaLayerNorm()}))
+def test_containers_of_norms_and_norms_of_weights_are_not_reported():
+    weights = nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))
+    spectral = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3))
+    parts = {"ada": AdaLayerNorm(), "weights": weights, "spectral": spectral}
+    report = normd_torch.replace(nn.ModuleDict(parts))
     assert report.replaced == {"ada.norm": "LayerNorm"}
     assert not report.left
 
@@ -367,7 +379,7 @@ def test_users_add_adapters(key):
     model = nn.Sequential(ScaleFirst(), nn.SiLU())
     x = torch.randn(3, 8)
     wanted = model(x)
-    assert str(normd_torch.replace(model)) == "no norms"
+    assert str(normd_torch.replace(model)) == "no further norms"
     report = normd_torch.replace(model, adapters={key: adapt}, fuse_activations=True)
     assert report.replaced == {"0": "RMSNorm"}
     assert report.fused == {"1": "0"}
@@ -389,6 +401,16 @@ def test_adapters_are_checked_and_may_refuse():
     assert type(norm) is ScaleFirst
 
 
+@pytest.mark.parametrize(
+    "adapter", [lambda _: None, lambda _: True, lambda _: nn.LayerNorm(8), normd_torch.RMSNorm]
+)
+def test_adapters_that_return_something_else_change_nothing(adapter):
+    model = nn.Sequential(nn.LayerNorm(8), LlamaNorm(8), ScaleFirst())
+    with pytest.raises(TypeError, match=r"adapters: .* for '2', wanted a function that returns an"):
+        normd_torch.replace(model, adapters={ScaleFirst: adapter})
+    assert [type(each) for each in model] == [nn.LayerNorm, LlamaNorm, ScaleFirst]
+
+
 class NormAct(nn.GroupNorm):
     def __init__(self, act):
         super().__init__(2, 8)
@@ -397,6 +419,35 @@ class NormAct(nn.GroupNorm):
     def forward(self, x):
         x = functional.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
         return self.act(self.drop(x))
+
+
+def add_hook(norm):
+    """As packages that move parameters do."""
+    norm._old_forward = norm.forward
+    norm.forward = functools.partial(lambda module, x: module._old_forward(x), norm)
+
+
+@pytest.mark.parametrize("norm", [LlamaNorm(8), nn.RMSNorm(8), nn.LayerNorm(8), NormAct(nn.SiLU())])
+@torch.no_grad()
+def test_norms_with_a_forward_of_their_own_are_restored_once_that_is_gone(norm):
+    model, x = nn.Sequential(nn.LayerNorm(8), copy.deepcopy(norm)), torch.randn(2, 8)
+    wanted, before = model(x), repr(model)
+    for _ in range(2):
+        assert len(normd_torch.replace(model).replaced) == 2
+        y, replaced = model(x), repr(model)
+        add_hook(model[1])
+        with pytest.raises(RuntimeError, match="'1': its forward is replaced on the object itself"):
+            normd_torch.restore(model)
+        if isinstance(norm, LlamaNorm):
+            with pytest.raises(RuntimeError, match="variance_epsilon set while its forward"):
+                model[1].variance_epsilon = 1.0
+        assert torch.equal(model(x), y)
+        assert repr(model) == replaced
+        model[1].forward = model[1]._old_forward  # As removing the hook does.
+        assert normd_torch.restore(model) == ["0", "1"]
+        assert repr(model) == before
+        assert torch.equal(model(x), wanted)
+        model[1].forward = model[1].forward
 
 
 @torch.no_grad()
@@ -413,6 +464,24 @@ def test_activations_within_a_norm_are_fused_if_asked():
             torch.testing.assert_close(norm(x), each)
         normd_torch.restore(model)
         assert type(model[0].act) is nn.SiLU
+
+
+@torch.no_grad()
+def test_an_activation_within_a_norm_is_computed_once_whoever_calls_it():
+    theirs, x = NormAct(nn.SiLU()), torch.randn(2, 8, 5)
+    ours = copy.deepcopy(theirs)
+    normd_torch.replace(ours, fuse_activations=True)
+    heir = NormAct(ours.act)
+    torch.testing.assert_close(heir(x), theirs(x))
+    normd_torch.replace(heir)
+    torch.testing.assert_close(heir(x), theirs(x))
+    theirs = DimensionNormAct(2)
+    ours = copy.deepcopy(theirs)
+    assert normd_torch.replace(ours, fuse_activations=True).fused == {"act": ""}
+    for rank in (3, 4):
+        x = torch.randn((2, 3, 4, 5)[:rank])
+        torch.testing.assert_close(ours(x), theirs(x))
+        torch.testing.assert_close(ours.add(x, x)[0], theirs(x + x))
 
 
 @torch.no_grad()

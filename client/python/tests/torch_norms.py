@@ -61,6 +61,26 @@ class LayerNorm2d(nn.LayerNorm):
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
+class SequenceNorm(nn.LayerNorm):
+    """Over the channels of [N, C, W] alone."""
+
+    def forward(self, x):
+        return super().forward(x.permute(0, 2, 1)).permute(0, 2, 1)
+
+
+class FrozenNorm(nn.Module):
+    def __init__(self, size=16):
+        super().__init__()
+        self.eps = 1e-3
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            self.register_buffer(name, torch.rand(size) + 0.5)
+
+    def forward(self, x):
+        scale = self.weight * (self.running_var + self.eps).rsqrt()
+        shift = self.bias - self.running_mean * scale
+        return x * scale.reshape(1, -1, 1, 1) + shift.reshape(1, -1, 1, 1)
+
+
 class GateFirstNorm(Weighted):
     group_size = 4
 
@@ -87,6 +107,15 @@ class EpsOutsideNorm(Weighted):
 
     def forward(self, x):
         return self.weight * x / (x.pow(2).mean(-1, keepdim=True).sqrt() + self.variance_epsilon)
+
+
+class Float16Norm(Weighted):
+    """Another eps for float16."""
+
+    def forward(self, x):
+        eps = 1e-2 if x.dtype == torch.float16 else self.variance_epsilon
+        y = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
+        return self.weight * y.to(x.dtype)
 
 
 class OneGainNorm(Weighted):
@@ -120,6 +149,15 @@ class DimensionNorm(nn.Module):
 
     def forward(self, x):
         return x * torch.rsqrt(x.pow(2).mean(self.norm_eps, keepdim=True) + self.eps)
+
+
+class DimensionNormAct(DimensionNorm):
+    def __init__(self, dim):
+        super().__init__(dim)
+        self.act = nn.SiLU()
+
+    def forward(self, x):
+        return self.act(super().forward(x))
 
 
 class VarianceNorm(Weighted):

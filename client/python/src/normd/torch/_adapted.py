@@ -37,7 +37,7 @@ class Around(Activated):
     # The rank of the tensors that the layer computes; None is any. The original computes others.
     _rank: int | None = None
     # The result's type where x's and weight's differ: None is x's, "weight" is weight's, "promoted"
-    # is the one that PyTorch promotes both to.
+    # is the one that PyTorch promotes both to, "half" is weight's of 16 bits, else "promoted".
     _result: str | None = None
     # Whether the original's result for [N, C, H, W] has the channels last, whatever x has.
     _channels_last = False
@@ -45,7 +45,8 @@ class Around(Activated):
 
     def forward(self, x: Tensor) -> Tensor:
         if self._rank is not None and x.dim() != self._rank:
-            return activate(self._kinds[1].forward(self, x), self._code, self._slope)
+            y = self._kinds[1].forward(self, x)
+            return y if self._tail else activate(y, self._code, self._slope)
         turns = self._channels_last and x.dim() == 4
         if turns:
             x = x.contiguous(memory_format=torch.channels_last)
@@ -53,17 +54,17 @@ class Around(Activated):
             y = super().forward(x)
         else:
             y = super().forward(x.to(torch.promote_types(x.dtype, dtype)))
-            if self._result == "weight":
+            if self._result == "weight" or (self._result == "half" and dtype.itemsize == 2):
                 y = y.to(dtype)
         if turns:
             y = y.contiguous(memory_format=torch.channels_last)
-        for name in self._tail:
+        for name in () if self._code else self._tail:  # It has the activation of its tail.
             y = getattr(self, name)(y)
         return y
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         alike = self._result is None or x.dtype == residual.dtype == self.weight.dtype
-        if alike and not self._tail and self._rank in {None, x.dim()}:
+        if alike and (self._code or not self._tail) and self._rank in {None, x.dim()}:
             return super().add(x, residual)
         return Activated.add(self, x, residual)
 
@@ -138,6 +139,18 @@ def _named(function: Any, original: Any) -> Any:
     return forward
 
 
+def hides_forward(module: nn.Module) -> bool:
+    """Whether a forward on the object itself hides the class's, and may call the one before.
+
+    Hooks that have been removed leave the class's own there, which is taken away.
+    """
+    forward = module.__dict__.get("forward")
+    own = getattr(forward, "__func__", None) is type(module).forward
+    if own and getattr(forward, "__self__", None) is module:
+        del module.__dict__["forward"]
+    return "forward" in module.__dict__
+
+
 def turn_back(module: nn.Module) -> None:
     """Makes a norm what it was before `replace`."""
     kind = type(module)
@@ -174,6 +187,11 @@ def _set(self: Any, name: str, value: Any) -> None:
     elif isinstance(value, bool | int | float | str | tuple):
         alike = type(before) is type(value) and before == value
     if not alike and name in _read_by(original):
+        if hides_forward(self):
+            raise RuntimeError(
+                f"{self._get_name()}: {name} set while its forward is replaced on the object "
+                "itself, wanted the class's: remove its hooks first"
+            )
         turn_back(self)
     original.__setattr__(self, name, value)
 

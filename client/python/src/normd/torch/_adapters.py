@@ -56,6 +56,7 @@ _EPS = ("variance_epsilon", "eps", "epsilon", "norm_eps")
 _NAME = re.compile("norm(?!al(?!iz))")
 _VARIADIC = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 _HALF, _SINGLE = torch.bfloat16, torch.float32
+_TYPES = (_SINGLE, _HALF, torch.float16)
 
 
 @dataclass(frozen=True, init=False)
@@ -157,7 +158,8 @@ def is_norm(module: nn.Module) -> bool:
         return True
     if isinstance(module, nn.GroupNorm | nn.LayerNorm | nn.RMSNorm):
         return True
-    if not _NAME.search(kind.__name__.lower()):
+    normalizes_weights = kind.__module__.startswith("torch.nn.utils.")
+    if normalizes_weights or not _NAME.search(kind.__name__.lower()):
         return False
     children = {name for name, child in module._modules.items() if child is not None}
     if not children - {*_TAIL}:
@@ -232,15 +234,17 @@ def _rows(module: Any, weight: Tensor | None, bias: Tensor | None, eps: Any) -> 
     """LayerNorm and RMSNorm, over the last dimensions or over the channels of [N, C, *]."""
     shape = module.normalized_shape if weight is None else weight.shape
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    for axis in (None, 1):
-        options = {"normalized_shape": shape, "eps": eps, "axis": axis}
+    samples, first, second, _ = _other_sizes(shape)
+    rows = (samples, first, *shape)
+    images, sequences = (samples, *shape, first, second), (samples, *shape, first)
+    for axis, inputs in ((None, rows), (1, images), (1, sequences)):
+        options = {"normalized_shape": shape, "eps": eps, "axis": axis, "inputs": (inputs,)}
         if eps is not None:
             yield Adapted(modules.LayerNorm, **options)
         for offset in (0.0, 1.0) if bias is None else ():
             yield Adapted(modules.RMSNorm, **options, weight_offset=offset)
     if bias is None:  # The weight is there, but not used.
-        inputs = ((*_other_sizes(shape)[:2], *shape),)
-        yield Adapted(_adapted.WeightlessRMSNorm, eps=eps, inputs=inputs)
+        yield Adapted(_adapted.WeightlessRMSNorm, eps=eps, inputs=(rows,))
 
 
 def _attributes(module: nn.Module, adapted: Adapted) -> dict[str, Any]:
@@ -300,7 +304,8 @@ class _Probe:
         self, adapted: Adapted, shapes: Any, dtype: torch.dtype, weight_dtype: torch.dtype
     ) -> tuple[Any, list[Tensor], Any]:
         """A copy, its inputs, and its result: None where it raises."""
-        eps = max(adapted.attributes.get("eps") or 1e-6, 1e-12)
+        # In float16 not so small that a norm that computes in it loses its squares.
+        eps = max(adapted.attributes.get("eps") or 1e-6, 1e-12, torch.finfo(dtype).tiny)
         copied = self._copy(eps, weight_dtype)
         x = self._inputs(shapes, eps, dtype)
         try:
@@ -335,9 +340,9 @@ class _Probe:
     def difference(self, adapted: Adapted) -> tuple[str | None, int | None]:
         """In what the layer differs from the module, None if in nothing; and the only rank for
         which it does not, None if that is any."""
-        for dtype in (_SINGLE, _HALF):
+        for dtype in _TYPES:
             made = self._own(adapted, adapted.inputs, dtype, dtype)
-            if made[2] is None and dtype == _HALF:
+            if made[2] is None and dtype != _SINGLE:
                 continue  # It wants float32 parameters.
             if difference := self._compare(adapted, dtype, made):
                 return difference, None
@@ -351,13 +356,18 @@ class _Probe:
     @torch.no_grad()
     def result(self, adapted: Adapted) -> str | None:
         """The type of the module's result where x and weight differ, as Around._result says it."""
-        if self._module._parameters.get("weight") is None or len(adapted.inputs) > 1:
+        module = self._module
+        weight = module._parameters.get("weight", module._buffers.get("weight"))
+        if weight is None or len(adapted.inputs) > 1:
             return None
-        narrow = self._own(adapted, adapted.inputs, _HALF, _SINGLE)[2]
-        wide = self._own(adapted, adapted.inputs, _SINGLE, _HALF)[2]
-        if wide is not None and wide.dtype == _HALF:
-            return "weight"
-        return "promoted" if narrow is not None and narrow.dtype == _SINGLE else None
+
+        def type_for(x: torch.dtype, weight: torch.dtype) -> torch.dtype | None:
+            y = self._own(adapted, adapted.inputs, x, weight)[2]
+            return None if y is None else y.dtype
+
+        if type_for(_SINGLE, _HALF) == _HALF:
+            return "half" if type_for(torch.float64, _SINGLE) == torch.float64 else "weight"
+        return "promoted" if type_for(_HALF, _SINGLE) == _SINGLE else None
 
     @torch.no_grad()
     def has_channels_last(self, adapted: Adapted) -> bool:
@@ -375,7 +385,12 @@ def _tail_of(module: nn.Module) -> tuple[str, ...]:
     """The children that follow the norm within the module and do something."""
     children = module._modules
     names = (name for name in _TAIL if children.get(name) is not None)
-    return tuple(name for name in names if not isinstance(children[name], nn.Identity))
+    kinds = {name: type(children[name]) for name in names}
+    return tuple(
+        name
+        for name, kind in kinds.items()
+        if not issubclass(kind, nn.Identity) or kind is modules.Fused
+    )
 
 
 def _turn(
@@ -399,11 +414,16 @@ def _turn(
     module.__class__ = _adapted.class_of(adapted.layer, original, around)
 
 
-def adapt(module: nn.Module, adapter: Adapter | None) -> Adapted | str:
+def adapt(module: nn.Module, name: str, adapter: Adapter | None) -> Adapted | str:
     """Replaces a norm that is not PyTorch's own, or says why not."""
     kind = type(module)
     if adapter is not None:
-        given = adapter(module)
+        given: Any = adapter if isinstance(adapter, type) else adapter(module)
+        if not isinstance(given, Adapted | str):
+            raise TypeError(
+                f"normd.torch.replace: adapters: {given!r} for {name!r}, wanted a function that "
+                "returns an Adapted or a sentence"
+            )
         if isinstance(given, str):
             return given
         candidates = iter([given])

@@ -16,8 +16,10 @@ ACTIVATIONS = {None: 0, "relu": 1, "leaky_relu": 2, "silu": 3, "gelu": 4, "gelu_
 PRECISIONS = {"float32": 0, "tf32": 1, "bfloat16": 2, "float32_strict": 3}
 
 FLOATS = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
-# rms_norm's. The operator refuses other types.
-DEFAULT_EPS = {dtype: torch.finfo(dtype).eps for dtype in FLOATS}
+# rms_norm's, as in PyTorch: of the type that it computes in. The operator refuses other types.
+DEFAULT_EPS = {
+    dtype: torch.finfo(torch.promote_types(dtype, torch.float32)).eps for dtype in FLOATS
+}
 
 
 def activation_code(activation: str | None) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from normd.torch import modules
-from normd.torch._adapted import Around, GatedRMSNorm, turn_back
+from normd.torch._adapted import Around, GatedRMSNorm, hides_forward, turn_back
 from normd.torch._adapters import Adapter, adapt, is_norm
 from normd.torch._checks import ACTIVATIONS, FLOATS
 
@@ -32,7 +32,8 @@ class Report:
     """The result of `replace`.
 
     Attributes:
-      replaced: the names of the layers that compute with normd now, with their class.
+      replaced: the names of the layers that compute with normd now, with their class. Those within
+        an nn.TransformerEncoderLayer do so unless PyTorch's fast path computes the whole layer.
       fused: the names of activations that their norm computes now, with the norm's name.
       left: the names of norms that are as they were, with the reason.
 
@@ -48,11 +49,11 @@ class Report:
         lines = [f"{name or root}: {kind}" for name, kind in self.replaced.items()]
         lines += [f"{name}: computed by {norm or root}" for name, norm in self.fused.items()]
         lines += [f"{name or root}: left alone: {why}" for name, why in self.left.items()]
-        return "\n".join(lines) or "no norms"
+        return "\n".join(lines) or "no further norms"
 
 
 def _reason_to_leave(module: nn.Module) -> str | None:
-    if "forward" in module.__dict__:
+    if hides_forward(module):
         return "its forward is replaced on the object itself"
     if isinstance(module, nn.modules.batchnorm._NormBase):
         is_batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
@@ -87,7 +88,7 @@ def _has_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
-def _fuse(parent: nn.Module, after: str, norm: nn.Module, norm_name: str) -> bool:
+def _fuse(parent: nn.Module, before: str, after: str, norm: nn.Module, norm_name: str) -> bool:
     """Whether the norm computes the activation, a child of `parent`, from now on."""
     module = parent._modules[after]
     if module is None or not isinstance(norm, modules.Activated) or norm._code:
@@ -98,7 +99,7 @@ def _fuse(parent: nn.Module, after: str, norm: nn.Module, norm_name: str) -> boo
     if activation is None or _has_hooks(norm) or _has_hooks(module):
         return False
     norm._code, norm._slope = ACTIVATIONS[activation[0]], activation[1]
-    parent._modules[after] = modules.Fused(module, norm, norm_name)
+    parent._modules[after] = modules.Fused(module, norm, norm_name, parent, before)
     return True
 
 
@@ -113,16 +114,37 @@ def _fuse_in(model: nn.Module, report: Report) -> None:
         prefix = f"{name}." if name else ""
         if isinstance(module, Around) and len(module._tail) == 1:
             after = module._tail[0]
-            if _fuse(module, after, module, name):
-                module._tail = ()
+            if _fuse(module, "", after, module, name):
                 report.fused[prefix + after] = name
         elif type(module) is nn.Sequential and places.get(module, 0) <= 1:
             for before, after in itertools.pairwise(module._modules):
                 norm = module._modules[before]
                 if norm is None or places.get(norm, 0) > 1 or norm.__dict__.get("_tail"):
                     continue
-                if _fuse(module, after, norm, prefix + before):
+                if _fuse(module, before, after, norm, prefix + before):
                     report.fused[prefix + after] = prefix + before
+
+
+def _replace_norms(
+    model: nn.Module, adapters: Mapping[str | type, Adapter], report: Report
+) -> None:
+    for name, module in model.named_modules():
+        kind = type(module)
+        adapter = adapters.get(kind) or adapters.get(f"{kind.__module__}.{kind.__qualname__}")
+        if isinstance(module, modules.Activated) or not (adapter or is_norm(module)):
+            continue
+        if ".quantized." in kind.__module__:
+            report.left[name] = "quantized"
+        elif (reason := _reason_to_leave(module)) is not None:
+            report.left[name] = reason
+        elif adapter is None and kind in _LAYERS:
+            module.__dict__.update(modules.LEAF, _replaced=(kind, {}, tuple(modules.LEAF)))
+            module.__class__ = _LAYERS[kind]
+            report.replaced[name] = type(module).__name__
+        elif isinstance(adapted := adapt(module, name, adapter), str):
+            report.left[name] = adapted
+        else:
+            report.replaced[name] = adapted.layer.__name__.lstrip("_")
 
 
 def replace(
@@ -157,24 +179,12 @@ def replace(
     else. The activation of a norm that appears in several places of the model stays.
     """
     report = Report()
-    adapters = adapters or {}
-    for name, module in model.named_modules():
-        kind = type(module)
-        adapter = adapters.get(kind) or adapters.get(f"{kind.__module__}.{kind.__qualname__}")
-        if isinstance(module, modules.Activated) or not (adapter or is_norm(module)):
-            continue
-        if ".quantized." in kind.__module__:
-            report.left[name] = "quantized"
-        elif (reason := _reason_to_leave(module)) is not None:
-            report.left[name] = reason
-        elif adapter is None and kind in _LAYERS:
-            module.__dict__.update(modules.LEAF, _replaced=(kind, {}, tuple(modules.LEAF)))
-            module.__class__ = _LAYERS[kind]
-            report.replaced[name] = type(module).__name__
-        elif isinstance(adapted := adapt(module, adapter), str):
-            report.left[name] = adapted
-        else:
-            report.replaced[name] = adapted.layer.__name__.lstrip("_")
+    try:
+        _replace_norms(model, adapters or {}, report)
+    except BaseException:
+        for name in report.replaced:
+            turn_back(model.get_submodule(name))
+        raise
     if fuse_activations:
         _fuse_in(model, report)
     return report
@@ -184,8 +194,15 @@ def restore(model: nn.Module) -> list[str]:
     """Undoes `replace` in place; the names of the norms that are again what they were.
 
     Fused activations outside of `model`, a part of what was replaced, compute again if their norm
-    is in it.
+    is in it. RuntimeError, before anything is undone, if a hook has replaced a layer's forward on
+    the object itself: it would go on to call the layer's.
     """
+    for name, module in model.named_modules():
+        if "_replaced" in module.__dict__ and hides_forward(module):
+            raise RuntimeError(
+                f"normd.torch.restore: {name!r}: its forward is replaced on the object itself, "
+                "wanted the class's: remove its hooks first"
+            )
     for module in list(model.modules()):
         for name, child in module._modules.items():
             if isinstance(child, modules.Fused):

@@ -146,7 +146,8 @@ def rms_norm(
 ) -> Tensor:
     """torch.nn.functional.rms_norm with weight_offset + weight (Gemma: 1), then an activation.
 
-    eps None is torch.finfo(x.dtype).eps. Shapes as for layer_norm.
+    eps None is PyTorch's: the machine epsilon of float64 for float64, else of float32. Shapes as
+    for layer_norm.
     """
     if eps is None:
         eps = DEFAULT_EPS.get(x.dtype, 0.0)

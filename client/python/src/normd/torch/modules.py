@@ -119,17 +119,29 @@ class Activated(nn.Module):
 
 
 class Fused(nn.Identity):
-    """Replaces an activation that the norm before it computes, as long as that does."""
+    """Replaces an activation that the norm before it computes, as long as that does.
 
-    def __init__(self, activation: nn.Module, norm: nn.Module, name: str) -> None:
+    Where another module has taken the norm's place since, this one computes the activation.
+    """
+
+    def __init__(
+        self, activation: nn.Module, norm: nn.Module, name: str, parent: nn.Module, before: str
+    ) -> None:
         super().__init__()
         self._text = f"{activation}, computed by {name!r}"
         self.original = (activation, norm)  # A tuple, so that neither is a child.
+        self._place = (parent, before)
         self.__dict__.update(LEAF)
 
     def forward(self, input: Tensor) -> Tensor:
         activation, norm = self.original
-        return input if getattr(norm, "_code", 0) else activation(input)
+        parent, before = self._place
+        # A norm does not call its own child: a module that took the child over from it does.
+        computes = parent is not norm and bool(getattr(norm, "_code", 0))
+        # A copy in the norm's place computes too, and so does the norm itself, wrapped or moved.
+        if computes and not getattr(parent._modules.get(before), "_code", 0):
+            computes = any(module is norm for module in parent.modules())
+        return input if computes else activation(input)
 
     def extra_repr(self) -> str:
         return self._text
