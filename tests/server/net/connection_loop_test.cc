@@ -55,7 +55,9 @@ TEST_F(ConnectionLoopTest, DoesNotBeginWithoutADescriptor) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit none = {0, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  EXPECT_THROW(ConnectionLoop(Options(), Listener(), {}, callers_, metrics_), std::system_error);
+  EXPECT_THROW(ConnectionLoop(Options(), Listener(), {}, callers_,
+                              metrics_.ForConnections(RequestPort::kGrpc)),
+               std::system_error);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
