@@ -385,12 +385,8 @@ def _tail_of(module: nn.Module) -> tuple[str, ...]:
     """The children that follow the norm within the module and do something."""
     children = module._modules
     names = (name for name in _TAIL if children.get(name) is not None)
-    kinds = {name: type(children[name]) for name in names}
-    return tuple(
-        name
-        for name, kind in kinds.items()
-        if not issubclass(kind, nn.Identity) or kind is modules.Fused
-    )
+    # A Fused, which is an nn.Identity too, may do something.
+    return tuple(name for name in names if type(children[name]) is not nn.Identity)
 
 
 def _turn(
