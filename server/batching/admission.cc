@@ -168,12 +168,12 @@ absl::Status Admission::Take(Lease& lease, Resource resource, std::int64_t amoun
   const std::int64_t budget = budgets_[Index(resource)];
   const std::int64_t free = TryAdd(totals_[Index(resource)], amount, budget);
   if (free >= 0) {
-    model.RecordRejection(resource == Resource::kRequests ? Rejection::kInflightRequests
-                                                          : Rejection::kInflightBytes);
-    return Refusal(absl::StrCat(kResourceNames[Index(resource)], ": wanted ", amount,
-                                resource == Resource::kRequests ? " more, " : ", ", free, " of ",
-                                budget, " are free"),
-                   lease.amounts_[Index(resource)] + amount > budget);
+    const bool of_requests = resource == Resource::kRequests;
+    model.RecordRejection(of_requests ? Rejection::kInflightRequests : Rejection::kInflightBytes);
+    const std::string message =
+        absl::StrCat(kResourceNames[Index(resource)], ": wanted ", amount,
+                     of_requests ? " more, " : ", ", free, " of ", budget, " are free");
+    return Refusal(message, !of_requests && lease.amounts_[Index(resource)] + amount > budget);
   }
   if (resource == Resource::kBytes) metrics_.AddInflightBytes(amount);
   // The lease owns it from here on, and returns it if its holder's share forbids it.
