@@ -22,7 +22,8 @@ struct ConnectionFlags {
   void Set(ClientOptions& options) const;
 };
 
-// The error of a call, with advice where it tells that no connection came about.
+// The error of a call, with advice where its words are those of a connection that did not come
+// about.
 absl::Status WithHint(const absl::Status& status);
 
 }  // namespace normd::client

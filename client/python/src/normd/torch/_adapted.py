@@ -139,11 +139,9 @@ def _named(function: Any, original: Any) -> Any:
     return forward
 
 
-def hides_forward(module: nn.Module) -> bool:
-    """Whether a forward on the object itself hides the class's, and may call the one before.
-
-    Hooks that have been removed leave the class's own there, which is taken away.
-    """
+def has_own_forward(module: nn.Module) -> bool:
+    """Takes away the class's own forward, which removed hooks leave on the object, and says whether
+    another one there hides the class's, and may call the one before."""
     forward = module.__dict__.get("forward")
     own = getattr(forward, "__func__", None) is type(module).forward
     if own and getattr(forward, "__self__", None) is module:
@@ -187,7 +185,7 @@ def _set(self: Any, name: str, value: Any) -> None:
     elif isinstance(value, bool | int | float | str | tuple):
         alike = type(before) is type(value) and before == value
     if not alike and name in _read_by(original):
-        if hides_forward(self):
+        if has_own_forward(self):
             raise RuntimeError(
                 f"{self._get_name()}: {name} set while its forward is replaced on the object "
                 "itself, wanted the class's: remove its hooks first"

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from normd.torch import modules
-from normd.torch._adapted import Around, GatedRMSNorm, hides_forward, turn_back
+from normd.torch._adapted import Around, GatedRMSNorm, has_own_forward, turn_back
 from normd.torch._adapters import Adapter, adapt, is_norm
 from normd.torch._checks import ACTIVATIONS, FLOATS
 
@@ -53,7 +53,7 @@ class Report:
 
 
 def _reason_to_leave(module: nn.Module) -> str | None:
-    if hides_forward(module):
+    if has_own_forward(module):
         return "its forward is replaced on the object itself"
     if isinstance(module, nn.modules.batchnorm._NormBase):
         is_batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
@@ -198,7 +198,7 @@ def restore(model: nn.Module) -> list[str]:
     the object itself: it would go on to call the layer's.
     """
     for name, module in model.named_modules():
-        if "_replaced" in module.__dict__ and hides_forward(module):
+        if "_replaced" in module.__dict__ and has_own_forward(module):
             raise RuntimeError(
                 f"normd.torch.restore: {name!r}: its forward is replaced on the object itself, "
                 "wanted the class's: remove its hooks first"

@@ -121,7 +121,8 @@ class Activated(nn.Module):
 class Fused(nn.Identity):
     """Replaces an activation that the norm before it computes, as long as that does.
 
-    Where another module has taken the norm's place since, this one computes the activation.
+    Where another module has taken the norm's place in their nn.Sequential since, this one computes
+    the activation. A new container of the same children is not seen: restore the model first.
     """
 
     def __init__(
