@@ -15,8 +15,9 @@ namespace normd {
 class PeriodicThread {
  public:
   // `name`: at most 15 characters, shown by the system for the thread. `work` begins once in each
-  // `period`, or follows at once if it takes longer, and must not throw. After Hurry it begins as
-  // soon as `least` has passed since it last began.
+  // `period`, or follows at once if it takes longer. It may throw only std::bad_alloc: it ends
+  // there until its next time, and nobody is told. After Hurry it begins as soon as `least` has
+  // passed since it last began.
   PeriodicThread(const char* name, Duration period, std::function<void()> work,
                  Duration least = Duration(0));
   ~PeriodicThread();

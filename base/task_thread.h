@@ -32,7 +32,8 @@ class TaskThread {
 
   using Ticket = std::uint64_t;  // From 1.
 
-  // Returns 0 and drops `task` when `max_waiting` tasks already wait. A task must not throw.
+  // Returns 0 and drops `task` when `max_waiting` tasks already wait. A task may throw only
+  // std::bad_alloc: it ends there, the next one runs, and nobody is told.
   Ticket Submit(Task task);
   // True: the task was still waiting and will not run. False: it has begun or is done.
   bool Withdraw(Ticket ticket);

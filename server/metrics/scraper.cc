@@ -2,7 +2,10 @@
 
 #include <zlib.h>
 
+#include <chrono>
 #include <exception>
+#include <new>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
@@ -13,6 +16,9 @@ namespace {
 // zlib's default window with gzip's header instead of its own.
 constexpr int kGzipWindowBits = 15 + 16;
 constexpr int kDefaultMemory = 8;
+
+// How long an answer waits for memory before it is tried again.
+constexpr Duration kRetryInterval = std::chrono::milliseconds(10);
 
 }  // namespace
 
@@ -64,11 +70,16 @@ void Scraper::Run(TaskThread& thread) {
   if (waiting.empty()) return;
   const SteadyClock clock;
   const TimePoint begin = clock.Now();
-  Answer(waiting);
+  Answer(std::move(waiting));
   thread.Pause(PauseAfter(clock.Now() - begin));
 }
 
-void Scraper::Answer(const std::vector<Waiting>& waiting) {
+bool Scraper::stopping() {
+  MutexLock lock(mutex_);
+  return stopping_;
+}
+
+void Scraper::Answer(std::vector<Waiting> waiting) {
   Text plain;
   Text gzip;
   try {
@@ -76,7 +87,7 @@ void Scraper::Answer(const std::vector<Waiting>& waiting) {
   } catch (const std::exception&) {
     // No memory: each of them is told.
   }
-  for (const Waiting& one : waiting) {
+  const auto tell = [&](const Waiting& one) {
     if (one.gzip && plain != nullptr && gzip == nullptr) {
       try {
         gzip = std::make_shared<const std::string>(Gzip(*plain));
@@ -84,7 +95,16 @@ void Scraper::Answer(const std::vector<Waiting>& waiting) {
         // Likewise.
       }
     }
-    one.done(one.gzip ? gzip : plain);
+    try {
+      one.done(one.gzip ? gzip : plain);
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    return true;
+  };
+  // A connection waits for its answer without a limit, so none may be lost.
+  while (std::erase_if(waiting, tell), !waiting.empty() && !stopping()) {
+    std::this_thread::sleep_for(kRetryInterval);
   }
 }
 

@@ -20,6 +20,7 @@ class Scraper {
  public:
   // shared: slow readers keep the text while others go on. Null: memory for it was short.
   using Text = std::shared_ptr<const std::string>;
+  // May throw std::bad_alloc, and is then called again.
   using Done = std::function<void(Text)>;
 
   // `make` runs on the scraper's thread.
@@ -42,7 +43,8 @@ class Scraper {
   };
   // `thread` is `thread_`, which Stop may be about to end.
   void Run(TaskThread& thread);
-  void Answer(const std::vector<Waiting>& waiting);
+  void Answer(std::vector<Waiting> waiting);
+  bool stopping();
 
   const std::function<std::string()> make_;
   Mutex mutex_;

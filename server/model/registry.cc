@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <map>
 #include <utility>
 
@@ -229,7 +230,7 @@ void ModelRegistry::Impl::Record(ModelStatus status) {
 void ModelRegistry::Impl::Publish(const std::string& name, KnownVersions versions) {
   const auto count = static_cast<std::int64_t>(versions.list.size());
   auto fresh = count == 0 ? nullptr : std::make_shared<const KnownVersions>(std::move(versions));
-  Count(fresh.get(), 1, counts);
+  const KnownVersions* const added = fresh.get();
   {
     MutexLock lock(list_mutex);
     if (fresh != nullptr) {
@@ -249,6 +250,8 @@ void ModelRegistry::Impl::Publish(const std::string& name, KnownVersions version
       models.erase(found);
     }
   }
+  // After the insertions, which may find no memory.
+  Count(added, 1, counts);
   Count(fresh.get(), -1, counts);
   known_versions += count - (fresh == nullptr ? 0 : static_cast<std::int64_t>(fresh->list.size()));
   metrics.ForRepository().SetVersions(counts);
@@ -417,9 +420,13 @@ absl::StatusOr<std::vector<std::int64_t>> ModelRegistry::Unload(absl::string_vie
   return result;
 }
 
-std::deque<UnloadedVersion> ModelRegistry::TakeUnloaded() {
+std::optional<UnloadedVersion> ModelRegistry::TakeUnloaded() {
   MutexLock lock(impl_->load_mutex);
-  return std::exchange(impl_->unloaded_by_clients, {});
+  std::deque<UnloadedVersion>& unloaded = impl_->unloaded_by_clients;
+  if (unloaded.empty()) return std::nullopt;
+  UnloadedVersion first = std::move(unloaded.front());
+  unloaded.pop_front();
+  return first;
 }
 
 std::vector<ModelStatus> ModelRegistry::List() const {

@@ -6,7 +6,6 @@
 #define NORMD_SERVER_MODEL_REGISTRY_H_
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -90,9 +89,9 @@ class ModelRegistry {
   // either kind.
   absl::StatusOr<std::vector<std::int64_t>> Unload(absl::string_view name, std::int64_t version,
                                                    UnloadedBy by = UnloadedBy::kClient);
-  // The versions that clients have unloaded since the last call, in this order; at most the last
+  // The first version that a client has unloaded and no call has returned yet; of the last
   // max_models. Blocks for a load.
-  std::deque<UnloadedVersion> TakeUnloaded();
+  std::optional<UnloadedVersion> TakeUnloaded();
 
   // By name, then version.
   std::vector<ModelStatus> List() const;

@@ -112,23 +112,24 @@ bool RepositoryPoll::WaitForLook(Duration interval) {
 
 // What the start has loaded is the plan's.
 void RepositoryPoll::Begin() {
-  begun_ = true;
+  models_.clear();  // An earlier look may have found no memory.
   for (const ModelStatus& status : registry_.List()) {
     Model& model = models_[status.name];
     if (status.version != 0) model.held.push_back(status.version);
     if (status.version == 0) model.unwanted = status.error;
   }
+  begun_ = true;
 }
 
 void RepositoryPoll::Look() {
   if (!begun_) Begin();
   room_came_ = std::exchange(unloaded_, false);
   // A client may have loaded and unloaded a version between two looks.
-  for (UnloadedVersion& unloaded : registry_.TakeUnloaded()) {
+  while (std::optional<UnloadedVersion> unloaded = registry_.TakeUnloaded()) {
     room_came_ = true;
-    if (StatusOf(registry_, unloaded.name, unloaded.version)) continue;  // It is back.
-    models_[unloaded.name].judged[unloaded.version] = {std::move(unloaded.files), absl::OkStatus(),
-                                                       clock_.Now()};
+    if (StatusOf(registry_, unloaded->name, unloaded->version)) continue;  // It is back.
+    models_[unloaded->name].judged[unloaded->version] = {std::move(unloaded->files),
+                                                         absl::OkStatus(), clock_.Now()};
   }
   RepositoryScan scan = registry_.repository().Scan();
   const bool complete = CheckRoots(scan);

@@ -108,7 +108,8 @@ bool ConnectionLoop::Stopped() {
                 [](const auto& entry) { return entry.second->stage == Stage::kOpening; });
   return std::none_of(connections_.begin(), connections_.end(), [](const auto& entry) {
     const Connection& connection = *entry.second;
-    return connection.stage == Stage::kHeld && !connection.taken->load(std::memory_order_acquire);
+    return connection.stage == Stage::kHeld &&
+           connection.taking->load(std::memory_order_acquire) == OwnerTaking::kWaits;
   });
 }
 
@@ -160,7 +161,7 @@ void ConnectionLoop::Run() {
       try {
         OnEvent(id, events[i].events);
       } catch (const std::bad_alloc&) {
-        if (connections_.contains(id)) Forget(id);
+        Drop(id);
       }
     }
     try {
@@ -256,7 +257,7 @@ void ConnectionLoop::Admit(Descriptor socket, const PeerAddress& peer, Connectio
   try {
     ReadOpening(id, added, /*ended=*/false);
   } catch (const std::bad_alloc&) {
-    if (connections_.contains(id)) Forget(id);
+    Drop(id);
   }
 }
 
@@ -304,33 +305,41 @@ void ConnectionLoop::HandOn(std::uint64_t id, Connection& connection) {
   connection.caller = connection.peer.is_unix
                           ? callers_.Find(connection.peer.grpc_peer)
                           : callers_.Begin(connection.peer.grpc_peer, connection.origin);
+  connection.taking = std::make_shared<std::atomic<OwnerTaking>>(OwnerTaking::kWaits);
+  held_.push_back(id);
   connection.stage = Stage::kHeld;
   connection.since = kNever;
-  connection.taken = std::make_shared<std::atomic<bool>>(false);
-  hand_over_.Submit([this, taken = connection.taken,
+  hand_over_.Submit([this, taking = connection.taking,
                      handed_on = std::exchange(connection.socket, std::move(watch)),
                      first_bytes = connection.opening.TakeFirstBytes()]() mutable {
-    callbacks_.take(handed_on.Release(), std::move(first_bytes));
-    taken->store(true, std::memory_order_release);
+    OwnerTaking result = OwnerTaking::kTaken;
+    try {
+      callbacks_.take(handed_on.Release(), std::move(first_bytes));
+    } catch (const std::bad_alloc&) {
+      // Nothing tells whether the owner has closed its descriptor, or will: the number may already
+      // be another file's. The loop ends the connection by its own descriptor.
+      result = OwnerTaking::kFailed;
+    }
+    taking->store(result, std::memory_order_release);
     Wake();
   });
-  held_.push_back(id);
 }
 
 // Ends a client that sends more than it may without the owner's settings, or that sends so much
 // that the owner, which reads it within `take`, does not return.
 bool ConnectionLoop::IsHeld(std::uint64_t id, Connection& connection, TimePoint now) {
+  const OwnerTaking taking = connection.taking->load(std::memory_order_acquire);
+  if (taking == OwnerTaking::kFailed) return Drop(id), false;
+  const bool taken = taking == OwnerTaking::kTaken;
   if (options_.min_tls_version || connection.peer.is_unix) {
     // Its reading has begun: with TLS no limits of HTTP/2 wait for the owner's settings, and a unix
     // socket cannot be kept from being readable.
-    const bool done = connection.taken->load(std::memory_order_acquire);
-    if (done) connection.stage = Stage::kServing;
-    return !done;
+    if (taken) connection.stage = Stage::kServing;
+    return !taken;
   }
   const TcpCounters counters = ReadTcpCounters(connection.socket.get());
   const bool written =
       counters.written_bytes > static_cast<std::int64_t>(opening_rules_.settings.size());
-  const bool taken = connection.taken->load(std::memory_order_acquire);
   if (connection.since == kNever && (written || taken)) connection.since = now;
   const bool late =
       connection.since != kNever && now - connection.since >= options_.hand_over_timeout;
@@ -517,6 +526,16 @@ void ConnectionLoop::Cut(std::uint64_t id, Connection& connection, ConnectionEnd
   }
   metrics_.RecordEnded(why);
   ShutDownUnread(connection.socket.get());
+  Forget(id);
+}
+
+// Ends a connection for which no memory is left, if it is still there. Its owner would otherwise go
+// on with it, and no limit would apply.
+void ConnectionLoop::Drop(std::uint64_t id) {
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return;
+  const Connection& connection = *found->second;
+  if (connection.stage != Stage::kOpening) ShutDownUnread(connection.socket.get());
   Forget(id);
 }
 

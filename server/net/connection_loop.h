@@ -74,7 +74,8 @@ class ConnectionLoop {
  public:
   struct Callbacks {
     // Takes over `socket`, whose first bytes have already been read. One connection after another,
-    // on a dedicated thread.
+    // on a dedicated thread. It may throw std::bad_alloc: the loop then ends the connection, and
+    // leaves the descriptor to the owner.
     std::function<void(int socket, std::string first_bytes)> take;
     // Reports whether a new client finds room, at each change. On the loop's thread.
     std::function<void(bool room)> on_room;
@@ -114,6 +115,11 @@ class ConnectionLoop {
     kHeld,     // Being handed on; without TLS unreadable until the new owner has sent its settings.
     kServing,
   };
+  enum class OwnerTaking {
+    kWaits,  // For `take`, or in it.
+    kTaken,
+    kFailed,  // For lack of memory.
+  };
   struct Connection {
     // `rules` outlive it.
     Connection(Descriptor descriptor, PeerAddress address, const OpeningRules& rules,
@@ -127,8 +133,8 @@ class ConnectionLoop {
     TimePoint since;
     ConnectionOpening opening;
     std::shared_ptr<Caller> caller;  // shared: with its calls. From kHeld on.
-    // Set when the owner has taken it. shared: with the thread that hands it on.
-    std::shared_ptr<std::atomic<bool>> taken;
+    // shared: with the thread that hands it on. From kHeld on.
+    std::shared_ptr<std::atomic<OwnerTaking>> taking;
     std::int64_t opening_bytes = 0;  // In kHeld: received up to the acknowledgement.
     Undelivered undelivered;
     std::int64_t received_bytes = 0;  // At the last sample.
@@ -162,6 +168,7 @@ class ConnectionLoop {
   void EndWorst();
   void EndForBytes(std::uint64_t id, Connection& connection, ConnectionEnding why);
   void Cut(std::uint64_t id, Connection& connection, ConnectionEnding why);
+  void Drop(std::uint64_t id);
   void Forget(std::uint64_t id);
   void UpdateRoom();
 

@@ -174,6 +174,27 @@ TEST(ScraperTest, TellsThatThereIsNoMemory) {
   }
 }
 
+TEST(ScraperTest, TriesAnAnswerWithoutMemoryAgainAndLosesNoOther) {
+  std::promise<void> begin;
+  std::promise<void> third;
+  std::promise<void> other;
+  Scraper scraper([&, begun = begin.get_future().share()] {
+    begun.wait();
+    return std::string("text");
+  });
+  scraper.Ask(false, [](const Scraper::Text&) {});
+  // These two share the next text.
+  scraper.Ask(false, [&, tries = 0](const Scraper::Text& text) mutable {
+    EXPECT_EQ(*text, "text");
+    if (++tries < 3) throw std::bad_alloc();
+    third.set_value();
+  });
+  scraper.Ask(false, [&](const Scraper::Text&) { other.set_value(); });
+  begin.set_value();
+  other.get_future().wait();
+  third.get_future().wait();
+}
+
 // promtool's own verdict on names, help and format.
 TEST_F(ExposerTest, PromtoolFindsNoFault) {
   if (std::system("command -v promtool >/dev/null 2>&1") != 0) {

@@ -122,6 +122,7 @@ class ConnectionLoopTest : public ::testing::Test {
       taken_.push_back({Descriptor(socket), std::move(first_bytes)});
       changed_.SignalAll();
       while (owner_is_slow_) changed_.Wait(mutex_);
+      if (owner_without_memory_.exchange(false)) throw std::bad_alloc();
     };
     callbacks.on_room = [this](bool room) {
       if (without_memory_ > 0 && without_memory_-- > 0) throw std::bad_alloc();
@@ -238,6 +239,8 @@ class ConnectionLoopTest : public ::testing::Test {
   std::atomic<std::int64_t> inside_{0};
   std::atomic<int> counts_{0};
   std::atomic<int> without_memory_{0};  // How many times `on_room` finds none.
+  // At its next taking, when it already has the socket.
+  std::atomic<bool> owner_without_memory_{false};
   bool owner_is_slow_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<bool> rooms_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<ConnectionLoop> loop_;

@@ -116,6 +116,21 @@ TEST_F(ConnectionLoopTest, NoticesTheEndOfAConnectionFromEitherSide) {
   }
 }
 
+// It has the socket, and never closes it.
+TEST_F(ConnectionLoopTest, EndsAConnectionWhoseOwnerFindsNoMemory) {
+  owner_without_memory_ = true;
+  Start(Options());
+  Client client(port_);
+  client.Send(kHello + kAck);
+  const Taken kept = Take();
+  WaitOpen(0);
+  while (client.Read(1).size() == 1) {  // The loop's settings, and then its end.
+  }
+  Client next(port_);
+  const Taken taken = Serve(next);
+  WaitOpen(1);
+}
+
 TEST_F(ConnectionLoopTest, EndsWhatReceivesMoreThanIsDelivered) {
   Start(Options());
   Client client(port_);
