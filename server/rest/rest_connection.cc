@@ -155,7 +155,7 @@ class ConnectionOver final : public RestConnection,
     if (phase_ == Phase::kBusy) {
       call_->Leave();
     } else if (phase_ == Phase::kBody) {
-      EndUnread(absl::CancelledError("the client left"));
+      EndUnread(parts_.client_left);
     }
   }
 
