@@ -521,13 +521,13 @@ TEST(RestServerTest, AStopFinishesWhatItHasAndRefusesTheRest) {
   std::thread thread([&] { outcome = stop.Run(); });
   stop.Signal();
   const auto get = [&](const char* path) { return RestClient(server.http_port()).Get(path); };
+  while (get("/v2").status != 503) std::this_thread::yield();
   EXPECT_EQ(get("/v2/health/live").status, 200);
   for (const char* path : {"/v2/health/ready", "/v2/models/layer_norm_1024/ready"}) {
     const RestAnswer not_ready = get(path);
     EXPECT_EQ(not_ready.status, 400) << path;
     EXPECT_THAT(not_ready.body, HasSubstr("\"ready\":false"));
   }
-  EXPECT_EQ(get("/v2").status, 503);
   // Its body never comes.
   const RestAnswer unread = slow.Call(
       "POST /v2/models/layer_norm_1024/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n");
