@@ -42,8 +42,8 @@ class RestConnection {
   virtual void Start() = 0;
   // Ends the connection if its time is over.
   virtual void Check(TimePoint now) = 0;
-  // Has a stop, from here on, end the call whose body comes once that is quiet. May throw
-  // std::bad_alloc.
+  // Has a stop, from here on, end the call whose body comes: inference once the body is quiet, any
+  // other soon. May throw std::bad_alloc.
   virtual void Drain() = 0;
   // Ends it if no call works and no response goes.
   virtual void CloseIdle() = 0;
