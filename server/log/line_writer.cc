@@ -41,7 +41,10 @@ struct LineWriter::State {
   State(int file, LineWriterOptions writer_options)
       : fd(file), options(std::move(writer_options)) {}
 
-  void Lose() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { ++lost, ++untold; }
+  void Lose() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    ++lost, ++untold;
+    work.SignalOne();  // Flush waits until it is told.
+  }
   // Not while the descriptor refuses lines, which would cause a loop, nor while so many lines wait
   // that more may soon be lost.
   bool TellsLost() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
@@ -90,7 +93,9 @@ std::optional<std::string> LineWriter::State::Next() {
   try {
     return options.describe_lost(lost_before);
   } catch (const std::exception&) {
-    return std::string();  // No memory to tell it.
+    MutexLock lock(mutex);
+    untold += lost_before;
+    return std::string();  // No memory to tell it: Run puts it off until a line was written.
   }
 }
 
@@ -103,7 +108,7 @@ void LineWriter::Run(State& state) {
     torn |= !written && count > 0;
     MutexLock lock(state.mutex);
     state.writing = false;
-    state.takes_lines = written;
+    state.takes_lines = written && !line->empty();
     if (!written) state.Lose();
   }
 }
@@ -133,6 +138,11 @@ void LineWriter::Write(absl::string_view line, Share share) noexcept {
   } catch (const std::exception&) {
     state.Lose();  // No memory.
   }
+}
+
+void LineWriter::Lose() noexcept {
+  MutexLock lock(state_->mutex);
+  state_->Lose();
 }
 
 bool LineWriter::Flush(Duration timeout) {

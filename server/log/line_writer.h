@@ -40,6 +40,9 @@ class LineWriter {
   // `max_bytes` is taken, so that it takes no room from more important lines.
   void Write(absl::string_view line, Share share = Share::kAll) noexcept;
 
+  // Counts a line as lost that could not be made.
+  void Lose() noexcept;
+
   // Waits until every line is written or lost, or until `timeout` has passed; returns whether none
   // waits.
   bool Flush(Duration timeout);

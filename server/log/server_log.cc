@@ -119,7 +119,7 @@ ServerLog::ServerLog(int fd, const std::string& level, LogFormat format)
       writer->Write(
           LineOf(format, spdlog::level::err, absl::StrCat("a line could not be logged: ", error)));
     } catch (const std::exception&) {
-      // No memory for this line either.
+      writer->Lose();  // No memory for this line either.
     }
   });
   spdlog::set_default_logger(std::move(logger));
@@ -131,7 +131,7 @@ void ServerLog::WriteRequestLine(absl::string_view line) noexcept {
   try {
     writer_->Write(absl::StrCat(line, "\n"), LineWriter::Share::kHalf);
   } catch (const std::exception&) {
-    // No memory for the line's end: the line is lost.
+    writer_->Lose();  // No memory for the line's end.
   }
 }
 

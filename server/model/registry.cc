@@ -168,8 +168,11 @@ absl::StatusOr<ModelStatus> ModelRegistry::Impl::Load(const std::string& name,
     return absl::NotFoundError(absl::StrCat("model: ", name, " is not in the repository"));
   }
   const absl::StatusOr<std::vector<std::int64_t>> listed = repository.Versions(name);
-  if (there.ok()) there = listed.status();
-  const bool is_broken = absl::IsInvalidArgument(there) || absl::IsPermissionDenied(there);
+  bool is_broken = absl::IsInvalidArgument(there) || absl::IsPermissionDenied(there);
+  if (there.ok()) {
+    there = listed.status();
+    is_broken = !absl::IsNotFound(there);  // The model is there, whatever keeps it from a list.
+  }
   if (!there.ok() && before == nullptr && (version != 0 || !is_broken)) {
     return About(name, version, there);
   }

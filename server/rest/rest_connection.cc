@@ -155,7 +155,7 @@ class ConnectionOver final : public RestConnection,
     if (phase_ == Phase::kBusy) {
       call_->Leave();
     } else if (phase_ == Phase::kBody) {
-      EndUnread(absl::CancelledError("the client left"));
+      EndUnread(parts_.client_left);
     }
   }
 
@@ -320,10 +320,11 @@ class ConnectionOver final : public RestConnection,
     HaveBody();
   }
 
-  // In a stop. A body that is not read yet waits for its 100 Continue.
+  // In a stop, which serves inference alone. A body that is not read yet waits for 100 Continue.
   void GiveUpBody(TimePoint quiet_since, const absl::Status& status) {
     const bool waits = awaited_ != nullptr && phase_ == Phase::kBody && reading_ && !ended_;
-    if (waits && last_bytes_at_ <= quiet_since) EndUnread(status);
+    const bool may_end = route_.method != RestMethod::kInfer || last_bytes_at_ <= quiet_since;
+    if (waits && may_end) EndUnread(status);
   }
 
   // Answers a request that has no call: with a refusal, or OPTIONS.

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "base/buffer_pool.h"
 #include "base/clock.h"
 #include "base/descriptor.h"
@@ -28,6 +29,8 @@ struct RestParts {
   // Set for good when the server drains: responses end their connections. Relaxed: a connection
   // that sees it late is closed with the others.
   std::atomic<bool> draining{false};
+  // Made in advance, for the end of a call without memory.
+  const absl::Status client_left = absl::CancelledError("the client left");
 };
 
 // Takes requests one after another; a further one is read when the response is with the kernel.
@@ -39,8 +42,8 @@ class RestConnection {
   virtual void Start() = 0;
   // Ends the connection if its time is over.
   virtual void Check(TimePoint now) = 0;
-  // Has a stop, from here on, end the call whose body comes once that is quiet. May throw
-  // std::bad_alloc.
+  // Has a stop, from here on, end the call whose body comes: inference once the body is quiet, any
+  // other soon. May throw std::bad_alloc.
   virtual void Drain() = 0;
   // Ends it if no call works and no response goes.
   virtual void CloseIdle() = 0;

@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -24,7 +25,6 @@
 #include "boost/asio/post.hpp"
 #include "boost/asio/steady_timer.hpp"
 #include "boost/asio/thread_pool.hpp"
-#include "boost/system/system_error.hpp"
 #include "server/net/acceptor.h"
 #include "server/net/connection_policy.h"
 #include "server/net/listener.h"
@@ -346,7 +346,7 @@ absl::StatusOr<std::unique_ptr<RestServer>> RestServer::Start(const RestOptions&
   try {
     return std::unique_ptr<RestServer>(
         std::make_unique<RestServerImpl>(options, environment, *std::move(listener)));
-  } catch (const boost::system::system_error& error) {
+  } catch (const std::runtime_error& error) {  // Asio's system_error, or the standard one.
     return absl::UnavailableError(absl::StrCat("http_listen: ", error.what()));
   }
 }

@@ -86,7 +86,11 @@ GracefulStop::Outcome GracefulStop::Run() {
   spdlog::warn("stopping: giving up {} calls after {}", parts_.active.count(),
                signals() > 1 ? "a second signal" : "the drain timeout");
   const absl::Status stopping = absl::UnavailableError("the server is stopping");
-  parts_.active.AbortStreams(stopping);
+  try {
+    parts_.active.AbortStreams(stopping);
+  } catch (const std::bad_alloc&) {
+    // The end of the process ends them.
+  }
   // Closed first: a request admitted before and pushed after the abort would wait for ever.
   parts_.queue.Close();
   parts_.queue.Abort(stopping);

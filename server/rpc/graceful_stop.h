@@ -30,8 +30,8 @@ struct GracefulStopOptions {
 // On the first Signal:
 //   1. health says NOT_SERVING, and the server keeps serving for `lame_duck`;
 //   2. new calls are refused with UNAVAILABLE, and all accepted ones finish, including streams and
-//      those whose body still comes over HTTP. A stream that has sent no header, and each of them
-//      that has sent nothing for `stream_quiet`, gets UNAVAILABLE;
+//      inference whose body still comes over HTTP, unless they send nothing for `stream_quiet`.
+//      Those get UNAVAILABLE, and at once a stream without a header and any other half-sent call;
 //   3. the connections are closed, and then the gRPC server shuts down.
 // A second Signal, or `drain_timeout`, ends it early: waiting requests and every stream are
 // answered with UNAVAILABLE, and work in a lane at that moment is abandoned.

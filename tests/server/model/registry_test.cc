@@ -3,6 +3,7 @@
 #include "server/model/registry.h"
 
 #include <sys/fsuid.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <chrono>
@@ -32,6 +33,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::Pair;
+using ::testing::StartsWith;
 
 TEST_F(ModelRegistryTest, LoadAllTakesTheNewestVersionOfEveryModel) {
   WriteModel("b", 1, 1);
@@ -165,6 +167,28 @@ TEST_F(ModelRegistryTest, TellsWhyAFolderCannotBeListed) {
   EXPECT_THAT(std::string(load("", 0).message()),
               HasSubstr(dir_.path() + "\" cannot be listed: Permission denied"));
   fs::permissions(dir_.path(), fs::perms::owner_all);
+}
+
+TEST_F(ModelRegistryTest, LoadAllKnowsAModelForWhichNoDescriptorIsLeft) {
+  WriteModel("m", 1, 1);
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  bool fails = false;
+  for (rlim_t limit = 0; limit < 256; ++limit) {
+    registry_ = nullptr;
+    registry();
+    const rlimit few = {limit, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    const absl::Status listed = registry().LoadAll();
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    if (!listed.ok()) continue;
+    if (registry().Find("m", 1).ok()) break;
+    fails = true;
+    EXPECT_THAT(Known(), ElementsAre(StartsWith("m/"))) << limit;
+    EXPECT_THAT(ErrorOf("m"), HasSubstr("Too many open files"));
+  }
+  EXPECT_TRUE(fails);
+  EXPECT_TRUE(registry().Find("m", 1).ok());
 }
 
 TEST_F(ModelRegistryTest, AModelWithoutParametersNeedsNoFileOfThem) {

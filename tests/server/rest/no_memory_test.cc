@@ -259,12 +259,16 @@ TEST_F(NoMemoryTest, ACallOverHttpEndsOnce) {
   ForEachFailure([&](int left) { return CallOverHttp(text, "", left); });
 }
 
-TEST(LogNoMemoryTest, ALineIsLost) {
+TEST(LogNoMemoryTest, CountsTheLinesThatAreLost) {
   const Descriptor file(open("/dev/null", O_WRONLY | O_CLOEXEC));
-  const ServerLog log(file.get(), "info", LogFormat::kText);
+  ServerLog log(file.get(), "info", LogFormat::kText);
   const std::string text(1000, 'x');
-  const FailingAllocations failing(0);
-  spdlog::info("{}", text);
+  {
+    const FailingAllocations failing(0);
+    spdlog::info("{}", text);
+    log.WriteRequestLine(text);
+  }
+  EXPECT_EQ(log.lost_lines(), 2);
 }
 
 class CountingWaiter final : public Admission::Waiter {

@@ -521,13 +521,13 @@ TEST(RestServerTest, AStopFinishesWhatItHasAndRefusesTheRest) {
   std::thread thread([&] { outcome = stop.Run(); });
   stop.Signal();
   const auto get = [&](const char* path) { return RestClient(server.http_port()).Get(path); };
+  while (get("/v2").status != 503) std::this_thread::yield();
   EXPECT_EQ(get("/v2/health/live").status, 200);
   for (const char* path : {"/v2/health/ready", "/v2/models/layer_norm_1024/ready"}) {
     const RestAnswer not_ready = get(path);
     EXPECT_EQ(not_ready.status, 400) << path;
     EXPECT_THAT(not_ready.body, HasSubstr("\"ready\":false"));
   }
-  EXPECT_EQ(get("/v2").status, 503);
   // Its body never comes.
   const RestAnswer unread = slow.Call(
       "POST /v2/models/layer_norm_1024/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n");
@@ -547,6 +547,30 @@ TEST(RestServerTest, AStopFinishesWhatItHasAndRefusesTheRest) {
   thread.join();
   EXPECT_EQ(outcome, GracefulStop::Outcome::kClean);
   EXPECT_EQ(RestClient(server.http_port()).Get("/v2").status, 0);
+}
+
+TEST(RestServerTest, AStopDoesNotWaitForTheBodyOfALoad) {
+  RestOptions rest;
+  rest.threads = 1;
+  TestServer server(WithRest(rest));
+  RestClient client(server.http_port());
+  ASSERT_TRUE(
+      client.Send("POST /v2/repository/models/layer_norm_1024/load HTTP/1.1\r\nHost: h\r\n"
+                  "Content-Length: 1000\r\n\r\n{"));
+  while (server.stop_parts().active.count() == 0) std::this_thread::yield();
+  // The connections' one thread is past the head of the load.
+  ASSERT_EQ(RestClient(server.http_port()).Get("/v2/health/ready").status, 200);
+  GracefulStop stop(
+      {.drain_timeout = std::chrono::seconds(20), .stream_quiet = std::chrono::hours(1)},
+      server.stop_parts());
+  GracefulStop::Outcome outcome = GracefulStop::Outcome::kAborted;
+  std::thread thread([&] { outcome = stop.Run(); });
+  stop.Signal();
+  const RestAnswer answer = client.Read();
+  thread.join();
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_EQ(ErrorOf(answer), "the server is stopping");
+  EXPECT_EQ(outcome, GracefulStop::Outcome::kClean);
 }
 
 enum class Framing { kLength, kChunks };
