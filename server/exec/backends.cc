@@ -26,7 +26,7 @@ absl::StatusOr<DeviceSpec> ParseDevice(absl::string_view text) {
   for (const absl::string_view part : absl::StrSplit(text, ',')) {
     int ordinal = 0;
     const bool digits = !part.empty() && part.find_first_not_of("0123456789") == part.npos;
-    if (!digits || !absl::SimpleAtoi(part, &ordinal)) return error("an ordinal is no number; ");
+    if (!digits || !absl::SimpleAtoi(part, &ordinal)) return error("an ordinal is not a number; ");
     if (std::find(spec.ordinals.begin(), spec.ordinals.end(), ordinal) != spec.ordinals.end()) {
       return error(absl::StrCat("device ", ordinal, " is named twice; "));
     }

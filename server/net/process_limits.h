@@ -18,8 +18,8 @@ std::int64_t RaiseDescriptorLimit();
 std::int64_t OpenDescriptors();
 // ResourceExhausted unless the process may open this many more descriptors, by the hard limit.
 absl::Status CheckDescriptorsLeft(std::int64_t wanted);
-// Owns what epoll_create1, eventfd or dup returned. Throws std::system_error, by errno, where that
-// is no descriptor.
+// Owns the descriptor that epoll_create1, eventfd or dup returned. Throws std::system_error, by
+// errno, if the call failed.
 Descriptor Opened(int fd);
 
 // How many further mappings the process may have (vm.max_map_count), beside those of now.

@@ -212,7 +212,7 @@ TEST_F(ChannelSecurityTest, NamesTheFileThatIsNoneOfItsKind) {
   const std::string locked = folder_.Write("locked", pki_.client.EncryptedKey());
   EXPECT_EQ(error(&TlsOptions::key_file, locked),
             "tls_key: " + locked + " is encrypted, wanted a key without a passphrase");
-  // What is no file is not read.
+  // A folder cannot be read.
   TlsOptions folder = good;
   folder.ca_file = folder_.path("");
   EXPECT_THAT(MakeChannelCredentials(folder).status().message(), HasSubstr("cannot read"));

@@ -70,8 +70,7 @@ def is_path(value: object) -> bool:
 
 
 def written_path(path: Any) -> Path:
-    """Where a file is written until it is whole. What is no file, such as a device, is written
-    directly."""
+    """Where a file is written until it is whole; a device, a pipe or a folder is named itself."""
     whole = Path(path)
     plain = whole.is_file() or not whole.exists()
     return whole.with_name(whole.name + ".part") if plain else whole
