@@ -4,12 +4,12 @@
 
 namespace normd {
 
-std::int64_t MetricValue(Metrics& metrics, absl::string_view name,
+std::int64_t MetricValue(Metrics& metrics, const Family& family,
                          std::initializer_list<absl::string_view> labels) {
   double sum = 0;
-  for (const prometheus::MetricFamily& family : metrics.Collect()) {
-    if (family.name != name) continue;
-    for (const prometheus::ClientMetric& series : family.metric) {
+  for (const prometheus::MetricFamily& collected : metrics.Collect()) {
+    if (collected.name != family.name) continue;
+    for (const prometheus::ClientMetric& series : collected.metric) {
       const auto has = [&series](absl::string_view value) {
         return std::any_of(series.label.begin(), series.label.end(),
                            [value](const auto& label) { return label.value == value; });

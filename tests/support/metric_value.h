@@ -8,13 +8,14 @@
 #include <initializer_list>
 
 #include "absl/strings/string_view.h"
+#include "server/metrics/families.h"
 #include "server/metrics/metrics.h"
 
 namespace normd {
 
 // The sum of the series of a counter or gauge of whole numbers that have all these values of
 // labels; 0 without one.
-std::int64_t MetricValue(Metrics& metrics, absl::string_view name,
+std::int64_t MetricValue(Metrics& metrics, const Family& family,
                          std::initializer_list<absl::string_view> labels = {});
 
 // A model's requests that wait, and those that were refused so.

@@ -256,7 +256,7 @@ TEST_F(AuthorizerTest, CallsCountWithTheirIdentityAndNobodysTogether) {
   authorizer.Record({nobody, false, "", "", ""}, Right::kInfer, "",
                     {absl::StatusCode::kUnauthenticated, 0});
   const auto calls = [&](std::initializer_list<absl::string_view> labels) {
-    return MetricValue(metrics_, "normd_identity_calls_total", labels);
+    return MetricValue(metrics_, families::kIdentityCalls, labels);
   };
   EXPECT_EQ(calls({"u", "ok"}), 1);
   EXPECT_EQ(calls({"u", "failed"}), 1);

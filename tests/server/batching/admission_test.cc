@@ -54,11 +54,11 @@ TEST_F(AdmissionTest, LeasesCountUntilTheyEnd) {
     ASSERT_TRUE(b.ok());
     EXPECT_EQ(admission_.inflight_requests(), 2);
     EXPECT_EQ(admission_.inflight_bytes(), 100);
-    EXPECT_EQ(MetricValue(metrics_, "normd_inflight_bytes"), 100);
+    EXPECT_EQ(MetricValue(metrics_, families::kInflightBytes), 100);
   }
   EXPECT_EQ(admission_.inflight_requests(), 0);
   EXPECT_EQ(admission_.inflight_bytes(), 0);
-  EXPECT_EQ(MetricValue(metrics_, "normd_inflight_bytes"), 0);
+  EXPECT_EQ(MetricValue(metrics_, families::kInflightBytes), 0);
 }
 
 TEST_F(AdmissionTest, MovingALeaseReturnsItOnce) {
@@ -371,7 +371,7 @@ TEST_F(AdmissionTest, NeverExceedsItsBudgetsUnderContentionAndLeaksNothing) {
   EXPECT_GT(admitted, 0);
   EXPECT_EQ(admission_.inflight_bytes(), 0);
   EXPECT_EQ(admission_.inflight_requests(), 0);
-  EXPECT_EQ(MetricValue(metrics_, "normd_inflight_bytes"), 0);
+  EXPECT_EQ(MetricValue(metrics_, families::kInflightBytes), 0);
 }
 
 }  // namespace

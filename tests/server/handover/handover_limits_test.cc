@@ -70,7 +70,7 @@ TEST_F(RegionListenerTest, RegionsHaveALimit) {
   }
   EXPECT_EQ(code, absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(registered, 65);
-  EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 64);
+  EXPECT_EQ(MetricValue(metrics_, families::kSharedRegions), 64);
 }
 
 TEST_F(RegionListenerTest, SilentConnectionsKeepNobodyOut) {
@@ -85,8 +85,8 @@ TEST_F(RegionListenerTest, SilentConnectionsKeepNobodyOut) {
   ASSERT_TRUE(reply.has_value()) << "a newcomer was kept out";
   EXPECT_EQ(reply->code, absl::StatusCode::kOk) << reply->text;
   EXPECT_TRUE(registry_.Find("", held->text).ok()) << "who holds a region never gives way";
-  EXPECT_GE(MetricValue(metrics_, "normd_shared_connections_ended_total", {"no_region"}), 97);
-  EXPECT_LE(MetricValue(metrics_, "normd_shared_connections"), 6);
+  EXPECT_GE(MetricValue(metrics_, families::kSharedConnectionsEnded, {"no_region"}), 97);
+  EXPECT_LE(MetricValue(metrics_, families::kSharedConnections), 6);
 }
 
 TEST_F(RegionListenerTest, WhoWasSilentLongestGivesWay) {
@@ -153,7 +153,7 @@ TEST_F(RegionListenerTest, AFloodOfConnectsHoldsUpNoPacket) {
       busy.set_value();
       go_on.get_future().wait();
     }
-    if (registrations == 3) before_third = MetricValue(metrics_, "normd_shared_connections");
+    if (registrations == 3) before_third = MetricValue(metrics_, families::kSharedConnections);
   };
   Start({1000, 64, 64});
   const Descriptor neighbour = Connect();

@@ -100,10 +100,10 @@ class RegionListenerTest : public ::testing::Test {
     ASSERT_TRUE(reply.has_value());
     EXPECT_EQ(reply->code, absl::StatusCode::kFailedPrecondition) << reply->text;
     EXPECT_THAT(reply->text, ::testing::HasSubstr(text));
-    EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 0);
+    EXPECT_EQ(MetricValue(metrics_, families::kSharedRegions), 0);
   }
   void AwaitMapped(std::int64_t regions) {
-    WaitUntil([&] { return MetricValue(metrics_, "normd_shared_regions") == regions; });
+    WaitUntil([&] { return MetricValue(metrics_, families::kSharedRegions) == regions; });
   }
 
   const testing::TempFolder folder_;

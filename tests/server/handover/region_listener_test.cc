@@ -38,7 +38,7 @@ TEST_F(RegionListenerTest, ARegionIsThereAsLongAsItsConnection) {
   // A client that found it before keeps it.
   EXPECT_EQ((*(*found)->Part(9'999, 1))[0], std::byte{7});
   found = absl::NotFoundError("");
-  EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 0);
+  EXPECT_EQ(MetricValue(metrics_, families::kSharedRegions), 0);
 }
 
 TEST_F(RegionListenerTest, ItsPartsLieInItAndHoldIt) {
@@ -141,7 +141,7 @@ TEST_F(LockedRegionListenerTest, AKilledClientsRegionIsUnlockedBehindItsLastRequ
   used = absl::NotFoundError("");
   AwaitMapped(0);
   EXPECT_EQ(locker_.locked(), 0);
-  EXPECT_EQ(MetricValue(lock_metrics_, "normd_shared_locked_bytes"), 0);
+  EXPECT_EQ(MetricValue(lock_metrics_, families::kSharedLockedBytes), 0);
   for (const int end : names) close(end);
 }
 
@@ -178,7 +178,7 @@ TEST_F(LockedRegionListenerTest, AClientThatLeavesWhileItWaitsLeavesNothing) {
         Send(waiting, EncodeRegionRequest({RegionRequest::Kind::kRegister, ""}), {file.get()}));
     locker_.WaitForHeld();
   }
-  WaitUntil([&] { return MetricValue(metrics_, "normd_shared_connections") == 0; });
+  WaitUntil([&] { return MetricValue(metrics_, families::kSharedConnections) == 0; });
   locker_.Release();
   AwaitMapped(0);
   EXPECT_EQ(locker_.locked(), 0);
@@ -308,7 +308,7 @@ TEST_F(RegionListenerTest, TheSocketIsItsOwnersAndGoesWithTheListener) {
   ASSERT_TRUE(reply.has_value());
   listener_.reset();
   EXPECT_FALSE(std::filesystem::exists(path_));
-  EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 0);
+  EXPECT_EQ(MetricValue(metrics_, families::kSharedRegions), 0);
   EXPECT_EQ(SharedRegion::Create(address_, kPage).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(SharedRegion::Create("127.0.0.1:1", kPage).status().code(),
             absl::StatusCode::kInvalidArgument);

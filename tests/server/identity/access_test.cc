@@ -211,9 +211,9 @@ TEST_F(AccessTest, WhatIsWrongLeavesTheOldStateUntilItIsMended) {
     EXPECT_TRUE((*access)->CheckFiles().ok()) << name;
     EXPECT_EQ(WhoIs(**access, WithToken(BearerOf('t'))), "by_token") << name;
   }
-  EXPECT_EQ(MetricValue(metrics_, "normd_policy_reloads_total", {"refused"}),
+  EXPECT_EQ(MetricValue(metrics_, families::kPolicyReloads, {"refused"}),
             static_cast<std::int64_t>(faults.size()));
-  EXPECT_EQ(MetricValue(metrics_, "normd_policy_reloads_total", {"taken"}),
+  EXPECT_EQ(MetricValue(metrics_, families::kPolicyReloads, {"taken"}),
             1);  // With the first repair, one token of two went.
 }
 

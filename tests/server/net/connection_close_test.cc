@@ -50,7 +50,7 @@ TEST_F(ConnectionCloseTest, ClosesConnectionsOfEveryStageAndWaitsForTheirOwners)
     taken->socket.Reset();
   }
   closing.join();
-  EXPECT_EQ(MetricValue(metrics_, "normd_connections"), 0);
+  EXPECT_EQ(MetricValue(metrics_, families::kConnections), 0);
   Descriptor late(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in to = {};
   to.sin_family = AF_INET;
@@ -240,7 +240,7 @@ TEST_F(ConnectionHandOverTest, KeepsWhatAClientMaySendBeforeTheOwnersSettings) {
     Taken taken = Take();
     WaitUntil([&] { return UnreadBytes(taken.socket.get()) >= (512 << 10); });
     EXPECT_FALSE(Readable(taken.socket, 20));
-    EXPECT_EQ(MetricValue(metrics_, "normd_connections"), 1);
+    EXPECT_EQ(MetricValue(metrics_, families::kConnections), 1);
     SetOwnerSlow(false);
     (void)!send(taken.socket.get(), kOwnSettings.data(), kOwnSettings.size(), 0);
     ASSERT_TRUE(Readable(taken.socket, kWaitMillis));
@@ -276,7 +276,7 @@ TEST_F(ConnectionHandOverTest, AClientThatHasTheOwnersSettingsSendsWhatItLikesUn
     }
     WaitUntil([&] { return UnreadBytes(taken.socket.get()) >= (512 << 10); });
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // Several looks of the loop.
-    EXPECT_EQ(MetricValue(metrics_, "normd_connections"), 1);
+    EXPECT_EQ(MetricValue(metrics_, families::kConnections), 1);
     SetOwnerSlow(false);
     client.Close();
     EXPECT_EQ(ReadAll(taken.socket), kAck + data);

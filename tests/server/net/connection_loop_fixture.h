@@ -171,7 +171,7 @@ class ConnectionLoopTest : public ::testing::Test {
     return room;
   }
   void WaitOpen(std::int64_t connections) {
-    WaitUntil([&] { return MetricValue(metrics_, "normd_connections") == connections; });
+    WaitUntil([&] { return MetricValue(metrics_, families::kConnections) == connections; });
   }
   // A client that leaves after any part of `opening` takes its connection with it, whether the
   // loop has seen that part before or not.
@@ -189,9 +189,8 @@ class ConnectionLoopTest : public ::testing::Test {
           client.Send(opening.substr(0, size));
           if (seen) WaitOpen(1);
           client.Leave(how);
-          WaitUntil([&] {
-            return MetricValue(metrics_, "normd_connections_accepted_total") == accepted;
-          });
+          WaitUntil(
+              [&] { return MetricValue(metrics_, families::kConnectionsAccepted) == accepted; });
           WaitOpen(0);
         }
       }
@@ -217,7 +216,7 @@ class ConnectionLoopTest : public ::testing::Test {
     }
   }
   std::int64_t Ended(ConnectionEnding why) {
-    return MetricValue(metrics_, "normd_connections_ended_total", {ConnectionEndingName(why)});
+    return MetricValue(metrics_, families::kConnectionsEnded, {ConnectionEndingName(why)});
   }
 
   std::string NameOf(const Client& client) const {

@@ -42,7 +42,7 @@ TEST_F(ConnectionLoopTest, RefusesBeyondTheLimitAndSaysWhenThereIsRoom) {
   EXPECT_FALSE(NextRoom());
   Client refused(port_);
   EXPECT_TRUE(refused.Closed());
-  EXPECT_EQ(MetricValue(metrics_, "normd_connections_refused_total", {"connections"}), 1);
+  EXPECT_EQ(MetricValue(metrics_, families::kConnectionsRefused, {"connections"}), 1);
   clients.pop_back();
   clients.pop_back();
   EXPECT_TRUE(NextRoom());
@@ -69,7 +69,7 @@ TEST_F(ConnectionLoopTest, OnePeerHasItsShareAndAnotherItsOwn) {
   Client second(port_, "127.0.0.2");
   Client third(port_, "127.0.0.2");
   EXPECT_TRUE(third.Closed());
-  EXPECT_EQ(MetricValue(metrics_, "normd_connections_refused_total", {"peer_connections"}), 1);
+  EXPECT_EQ(MetricValue(metrics_, families::kConnectionsRefused, {"peer_connections"}), 1);
   Client other(port_, "127.0.0.3");
   const Taken taken = Serve(other);
   first.Close();
@@ -105,7 +105,7 @@ TEST_F(ConnectionLoopTest, NoticesTheEndOfAConnectionFromEitherSide) {
   {
     Taken one = Serve(first);
     Taken two = Serve(second);
-    EXPECT_EQ(MetricValue(metrics_, "normd_connections"), 2);
+    EXPECT_EQ(MetricValue(metrics_, families::kConnections), 2);
     shutdown(one.socket.get(), SHUT_RDWR);  // As gRPC does before it closes.
     WaitOpen(1);
     EXPECT_TRUE(first.Read(kOwnSettings.size() + 21).size() > 0);
@@ -185,7 +185,7 @@ TEST_F(ConnectionLoopTest, WhatTheHeapDoesNotHoldIsHeldAgainstNobody) {
   Client client(port_);
   Taken taken = Serve(client);
   Upload(client, taken, 200 * kMiB);
-  EXPECT_EQ(MetricValue(metrics_, "normd_connections"), 1);
+  EXPECT_EQ(MetricValue(metrics_, families::kConnections), 1);
   heap_growth_ = 100 * kMiB;
   Upload(client, taken, 200 * kMiB);
   WaitOpen(0);
@@ -217,12 +217,11 @@ TEST_F(ConnectionLoopTest, NothingIsUndeliveredWhereNoStreamWaits) {
   {
     const CallInside inside(caller.get());
     Upload(client, taken, 2 * kMiB);
-    WaitUntil([&] { return MetricValue(metrics_, "normd_transport_undelivered_bytes") != 0; });
+    WaitUntil([&] { return MetricValue(metrics_, families::kUndeliveredBytes) != 0; });
     WaitUntil([&] {
-      return MetricValue(metrics_, "normd_transport_undelivered_bytes") <=
-             Undelivered::kNoticeableBytes;
+      return MetricValue(metrics_, families::kUndeliveredBytes) <= Undelivered::kNoticeableBytes;
     });
-    EXPECT_EQ(MetricValue(metrics_, "normd_connections"), 1);
+    EXPECT_EQ(MetricValue(metrics_, families::kConnections), 1);
   }
   // Its stream waits now.
   Upload(client, taken, 2 * kMiB);

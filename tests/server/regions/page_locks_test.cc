@@ -115,7 +115,7 @@ class PageLocksTest : public ::testing::Test {
     ending.Wait();
   }
   std::int64_t not_locked(absl::string_view reason) {
-    return MetricValue(metrics_, "normd_shared_regions_not_locked_total", {reason});
+    return MetricValue(metrics_, families::kSharedRegionsNotLocked, {reason});
   }
 
   Metrics metrics_;
@@ -147,11 +147,11 @@ TEST_F(PageLocksTest, ARegionIsLockedUntilItIsUnmapped) {
   WaitUntil([&] { return KindOf("r") == MemoryKind::kPinned; });
   EXPECT_EQ(Find("r")->facts().place.kind, MemoryKind::kHost) << "what was registered";
   EXPECT_TRUE(locker_.writable_all());
-  EXPECT_EQ(MetricValue(metrics_, "normd_shared_locked_bytes"), 2 * kPage);
+  EXPECT_EQ(MetricValue(metrics_, families::kSharedLockedBytes), 2 * kPage);
   UnregisterAndWait("r");
   EXPECT_EQ(locker_.locked(), 0);
   EXPECT_EQ(locker_.unlocks(), 1);
-  EXPECT_EQ(MetricValue(metrics_, "normd_shared_locked_bytes"), 0);
+  EXPECT_EQ(MetricValue(metrics_, families::kSharedLockedBytes), 0);
 }
 
 TEST_F(PageLocksTest, WhatIsInUseStaysLockedWhenItIsUnregistered) {
@@ -383,9 +383,9 @@ TEST_F(PageLocksTest, WhatComesAndGoesLeavesNothing) {
     });
   }
   for (std::thread& client : clients) client.join();
-  WaitUntil([&] { return MetricValue(metrics_, "normd_shared_regions") == 0; });
+  WaitUntil([&] { return MetricValue(metrics_, families::kSharedRegions) == 0; });
   EXPECT_EQ(locker_.locked(), 0);
-  EXPECT_EQ(MetricValue(metrics_, "normd_shared_locked_bytes"), 0);
+  EXPECT_EQ(MetricValue(metrics_, families::kSharedLockedBytes), 0);
   EXPECT_EQ(MappingsOf(file_), mappings);
   const std::int64_t refused = not_locked("limit");
   ASSERT_TRUE(Register("all", limits_.max_owner_bytes, "a").ok());

@@ -167,7 +167,7 @@ class RegionRegistryTest : public ::testing::Test {
     return facts;
   }
   std::int64_t refused(absl::string_view reason) {
-    return MetricValue(metrics_, "normd_shared_regions_refused_total", {reason});
+    return MetricValue(metrics_, families::kSharedRegionsRefused, {reason});
   }
 
   Metrics metrics_;
@@ -186,8 +186,8 @@ TEST_F(RegionRegistryTest, FindsWhatIsRegisteredUntilItIsUnregistered) {
   EXPECT_EQ(list[0].bytes, 2 * kPage);
   EXPECT_TRUE(list[1].writable);
   EXPECT_TRUE(registry_.Find("", "a").ok());
-  EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 2);
-  EXPECT_EQ(MetricValue(metrics_, "normd_shared_region_bytes"), 3 * kPage);
+  EXPECT_EQ(MetricValue(metrics_, families::kSharedRegions), 2);
+  EXPECT_EQ(MetricValue(metrics_, families::kSharedRegionBytes), 3 * kPage);
   EXPECT_TRUE(registry_.Unregister("", "a", InUse::kFinish).ok());
   EXPECT_EQ(registry_.Find("", "a").status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(registry_.Unregister("", "a", InUse::kFinish).code(), absl::StatusCode::kNotFound);
@@ -239,9 +239,9 @@ TEST_F(RegionRegistryTest, UnregisteredWhileInUseStaysForWhoeverUsesIt) {
   ASSERT_TRUE(registry_.Unregister("", "r", InUse::kFinish).ok());
   (*used->Part(0, 1))[0] = std::byte{4};
   EXPECT_EQ(file_.data()[0], std::byte{4});
-  EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 1) << "it is still mapped, and counts";
+  EXPECT_EQ(MetricValue(metrics_, families::kSharedRegions), 1) << "it is still mapped, and counts";
   used.reset();
-  EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 0);
+  EXPECT_EQ(MetricValue(metrics_, families::kSharedRegions), 0);
   ASSERT_TRUE(registry_.RegisterNamed(Facts(file_, "r")).ok());
   EXPECT_TRUE(registry_.Unregister("", "r", InUse::kRefuse).ok()) << "nobody uses it";
 }
@@ -258,7 +258,8 @@ TEST_F(RegionRegistryTest, WhoeverListsUsesNothing) {
   EXPECT_TRUE(registry_.ListAll()[0].in_use);
   used.reset();
   EXPECT_TRUE(registry_.Unregister("", "r", InUse::kRefuse).ok());
-  EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 0) << "what was listed does not keep it";
+  EXPECT_EQ(MetricValue(metrics_, families::kSharedRegions), 0)
+      << "what was listed does not keep it";
   ASSERT_TRUE(facts.ok());
   EXPECT_EQ(facts->name, own[0].name);
   EXPECT_EQ(registry_.FactsOf("", "r").status().code(), absl::StatusCode::kNotFound);
@@ -352,11 +353,11 @@ TEST_F(RegionRegistryTest, AHundredThousandRegistrationsLeaveNothing) {
       registry_.UnregisterAll(facts.owner, RegionKind::kNamed, InUse::kFinish).IgnoreError();
     }
   }
-  EXPECT_LE(MetricValue(metrics_, "normd_shared_regions"), limits_.max_regions);
+  EXPECT_LE(MetricValue(metrics_, families::kSharedRegions), limits_.max_regions);
   EXPECT_TRUE(registry_.UnregisterAll("alice", RegionKind::kNamed, InUse::kFinish).ok());
   EXPECT_TRUE(registry_.UnregisterAll("bob", RegionKind::kNamed, InUse::kFinish).ok());
-  EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 0);
-  EXPECT_EQ(MetricValue(metrics_, "normd_shared_region_bytes"), 0);
+  EXPECT_EQ(MetricValue(metrics_, families::kSharedRegions), 0);
+  EXPECT_EQ(MetricValue(metrics_, families::kSharedRegionBytes), 0);
   EXPECT_LE(MappingsOfTheProcess(), mappings + 4) << "the allocator may have taken one";
   EXPECT_EQ(DescriptorsOfTheProcess(), descriptors);
 }
@@ -379,7 +380,7 @@ TEST_F(RegionRegistryTest, ThreadsRegisterUseAndUnregisterTheSameNames) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(used, 0);
   EXPECT_TRUE(registry_.UnregisterAll("", RegionKind::kNamed, InUse::kRefuse).ok());
-  EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 0);
+  EXPECT_EQ(MetricValue(metrics_, families::kSharedRegions), 0);
 }
 
 TEST_F(RegionRegistryTest, ARegionMayOutliveItsRegistry) {
@@ -390,7 +391,7 @@ TEST_F(RegionRegistryTest, ARegionMayOutliveItsRegistry) {
   registry.reset();
   EXPECT_EQ((*region->Part(0, 1))[0], std::byte{0});
   region.reset();
-  EXPECT_EQ(MetricValue(metrics_, "normd_shared_regions"), 0);
+  EXPECT_EQ(MetricValue(metrics_, families::kSharedRegions), 0);
 }
 
 }  // namespace

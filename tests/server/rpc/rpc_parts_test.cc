@@ -71,7 +71,7 @@ TEST(ReadinessTest, TellsWhyNotExactlyWhileTheMetricSaysNotReady) {
     if (is(2)) readiness.Start();
     readiness.SetRoom(!is(4));
     if (is(8)) readiness.Stop("of the test");
-    EXPECT_EQ(readiness.WhyNot().empty(), MetricValue(metrics, "normd_ready") == 1)
+    EXPECT_EQ(readiness.WhyNot().empty(), MetricValue(metrics, families::kReady) == 1)
         << state << ": " << readiness.WhyNot();
     readiness.Stop("of the test");
     readiness.Stop();

@@ -196,8 +196,8 @@ TEST_F(TlsServiceTest, LosesNoCallWhileCertificatesChange) {
   done = true;
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(failures, 0);
-  EXPECT_EQ(MetricValue(metrics_, "normd_certificate_reloads_total", {"taken"}), kRotations);
-  EXPECT_EQ(MetricValue(metrics_, "normd_certificate_reloads_total", {"refused"}), kRotations);
+  EXPECT_EQ(MetricValue(metrics_, families::kCertificateReloads, {"taken"}), kRotations);
+  EXPECT_EQ(MetricValue(metrics_, families::kCertificateReloads, {"refused"}), kRotations);
   EXPECT_EQ(store_->current()->generation, kRotations + 1u);
 }
 

@@ -45,7 +45,7 @@ class CertificateStoreTest : public ::testing::Test {
   }
   TestCertificate NewServer() { return MakeCertificate({}, &pki_.authority); }
   std::int64_t Reloads(absl::string_view result) {
-    return MetricValue(metrics_, "normd_certificate_reloads_total", {result});
+    return MetricValue(metrics_, families::kCertificateReloads, {result});
   }
   const std::string& InUse() const { return store_->current()->material.certificate; }
 
@@ -74,7 +74,7 @@ TEST_F(CertificateStoreTest, LooksChangeNothingWhileTheFilesStay) {
   EXPECT_EQ(store_->current(), before);
   EXPECT_EQ(Reloads("taken"), 0);
   EXPECT_EQ(Reloads("refused"), 0);
-  EXPECT_EQ(MetricValue(metrics_, "normd_certificate_not_after_seconds"),
+  EXPECT_EQ(MetricValue(metrics_, families::kCertificateNotAfter),
             absl::ToUnixSeconds(before->material.not_after));
 }
 
