@@ -57,7 +57,8 @@ std::string Describe(const Plan& plan) {
              (plan.strips == Strategy::kSplit ? ""
                                               : " of " + number(plan.blocks_per_row) + " blocks");
     case Strategy::kStages: {
-      constexpr const char* kPlaces[] = {"", ", positions", ", channels last"};
+      constexpr const char* kPlaces[] = {"", ", positions", ", channels last", ", mixed runs"};
+      if (plan.slabs > 0) return text + ": positions in " + number(plan.slabs) + " slabs";
       text += plan.warps == 0 ? ": " + number(plan.lanes_per_row) + " lanes"
                               : ": " + number(plan.warps) + " warps";
       if (plan.blocks_per_row > 1) text += " of " + number(plan.blocks_per_row) + " blocks";

@@ -68,11 +68,13 @@ struct Plan {
   bool params_in_shared = false;  // kGrid: cut so that a block's slice of them fits there.
   Strategy strips = Strategy::kAuto;        // kChannelsLast: kCluster, kGrid or kSplit.
   RowPlaces places = RowPlaces::kTogether;  // kStages.
+  int slabs = 0;  // kStages: blocks that share the positions of a group, channels first.
 
   friend bool operator==(const Plan& a, const Plan& b) {
     return a.strategy == b.strategy && a.lanes_per_row == b.lanes_per_row && a.warps == b.warps &&
            a.vectors == b.vectors && a.blocks_per_row == b.blocks_per_row &&
-           a.params_in_shared == b.params_in_shared && a.strips == b.strips && a.places == b.places;
+           a.params_in_shared == b.params_in_shared && a.strips == b.strips &&
+           a.places == b.places && a.slabs == b.slabs;
   }
   friend bool operator!=(const Plan& a, const Plan& b) { return !(a == b); }
 };

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/plan.h"
+#include "kernels/cuda/stages/position_slabs_plan.h"
 #include "kernels/cuda/stages/stage_plan.h"
 
 namespace normd::norm::cuda {
@@ -274,6 +276,59 @@ TEST(PlanStagesTest, GivesALaneMoreOfALongRowWithOneInput) {
   spec.channels = 32768;
   PlanStages(spec, 1, DeviceLimits(), &plan);
   EXPECT_EQ(plan.warps, 16);
+}
+
+TEST(PlanStagesTest, CutsGroupsOfFewPositionsIntoSlabs) {
+  DeviceLimits limits = LimitsOfHopper();
+  limits.shared_bytes_per_block = 227 << 10;
+  NormSpec spec = PositionNorm(768, Layout::kChannelsFirst);
+  const auto slabs = [&](std::int64_t channels, std::int64_t spatial) {
+    spec.channels = channels;
+    Plan plan;
+    PlanStages(spec, spatial, limits, &plan);
+    return plan.slabs;
+  };
+  EXPECT_EQ(slabs(768, 49), 4);
+  EXPECT_EQ(slabs(768, 48), 0);  // Four positions fill a word of a tile.
+  EXPECT_EQ(slabs(768, 127), 8);
+  EXPECT_EQ(slabs(768, 129), 0);  // Tiles are faster.
+  EXPECT_EQ(slabs(40, 49), 0);    // Too few bytes.
+  EXPECT_EQ(slabs(2048, 64), 8);  // More channels than a tile has.
+  EXPECT_EQ(slabs(1025, 1), 0);   // No neighbours: a row is contiguous.
+  EXPECT_EQ(slabs(8192, 64), 0);  // Blocks do not hold it.
+  spec.groups = 2;
+  EXPECT_EQ(slabs(768, 49), 2);
+  spec.groups = 1;
+  spec.dtype = DType::kFloat32;
+  EXPECT_EQ(slabs(768, 49), 8);
+  EXPECT_EQ(slabs(768, 65), 0);
+  spec.activation = Activation::kRelu;
+  EXPECT_EQ(slabs(768, 49), 0);
+  spec.activation = Activation::kNone;
+  Plan plan;
+  PlanStages(spec, 49, {.input_bias = true}, limits, &plan);
+  EXPECT_EQ(plan.slabs, 0);
+  limits.shared_bytes_per_block = 16 << 10;
+  EXPECT_EQ(slabs(768, 49), 0);
+  limits = DeviceLimits();
+  EXPECT_EQ(slabs(768, 49), 0);
+}
+
+TEST(SlabShapeTest, SlabsHoldAllChannelsAndBeginAtVectors) {
+  for (const int element : {2, 4}) {
+    for (const int spatial : {2, 3, 7, 49, 64, 127, 300}) {
+      for (int channels = 1; channels < 300; ++channels) {
+        for (const int slabs : {1, 2, 4, 8}) {
+          const SlabShape shape = SlabShape::Of(channels, spatial, element, slabs);
+          EXPECT_GE(shape.channels * slabs, channels);
+          EXPECT_EQ(shape.channels * spatial * element % 16, 0);
+          EXPECT_GE(shape.bytes, shape.channels * spatial * element);
+          EXPECT_GE(shape.splits, 1);
+          EXPECT_LE(shape.splits * std::min(spatial, kSlabThreads), kSlabThreads);
+        }
+      }
+    }
+  }
 }
 
 TEST(PlanStagesTest, CutsLongRowsOverTheBlocksOfACluster) {

@@ -325,6 +325,36 @@ TEST_P(StagesTest, TilesOfManySegmentsAgreeWithTheReference) {
   }
 }
 
+// Channels at all positions of a sample, from few bytes to more than slabs hold: with positions
+// that fill vectors, halves of them or neither, fewer and more than a block has threads, and with
+// channels that leave slabs short or empty.
+TEST_P(StagesTest, SlabsOfPositionsAgreeWithTheReference) {
+  const auto [dtype, layout, rows] = GetParam();
+  if (rows != Rows::kPosition || layout != Layout::kChannelsFirst) return;
+  constexpr Statistics kSumsOfSlabs[] = {Statistics::kMeanVariance, Statistics::kMeanSquare,
+                                         Statistics::kRootOfSquares};
+  constexpr Stage kStagesOfSlabs[] = {Stage::kResidual, Stage::kResidualOut, Stage::kScale,
+                                      Stage::kShift, Stage::kCombineOutput};
+  for (const std::int64_t spatial : {2, 5, 36, 49, 196, 255, 257, 784, 1031}) {
+    for (const std::int64_t channels : {17, 72, 96, 250, 768, 2050}) {
+#ifdef NORMD_SANITIZED
+      if (channels * spatial > 100000) continue;
+#else
+      if (channels * spatial > 500000) continue;
+#endif
+      StagedSpec staged = Plain(random_.OneOf(kSumsOfSlabs));
+      if (random_.Chance(60)) staged.Add(random_.OneOf(kStagesOfSlabs), random_);
+      staged.spec.channels = channels;
+      staged.spec.groups = channels % 2 == 0 && random_.Chance(30) ? 2 : 1;
+      staged.CutChannels(random_);
+      as_in_models_ = random_.Chance(50);
+      CheckSegments(staged, spatial, 3, 3);
+      if (HasFailure() || !unsupported_.empty()) return;
+    }
+  }
+  EXPECT_GT(checked_, 20);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, StagesTest, EveryRow(kFloatTypes), StagesName);
 INSTANTIATE_TEST_SUITE_P(MixedRuns, StagesTest, EveryRowOfMixedRuns(kFloatTypes), StagesName);
 

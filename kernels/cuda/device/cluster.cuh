@@ -74,6 +74,18 @@ namespace normd::norm::cuda {
 #endif
 }
 
+// The 16 bytes there; a cluster barrier has ordered them.
+[[maybe_unused]] __device__ inline uint4 LoadFromBlock([[maybe_unused]] std::uint32_t from) {
+  uint4 word = {};
+#if __CUDA_ARCH__ >= 900
+  asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
+               : "r"(from)
+               : "memory");
+#endif
+  return word;
+}
+
 // Arrives at the barrier in the same place of block `rank`.
 [[maybe_unused]] __device__ inline void ArriveInBlock(std::uint32_t barrier, int rank) {
 #if __CUDA_ARCH__ >= 900

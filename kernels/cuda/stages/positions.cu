@@ -19,6 +19,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/dependent_launch.cuh"
+#include "kernels/cuda/stages/position_slabs_plan.h"
 #include "kernels/cuda/stages/positions_merge.cuh"
 #include "kernels/cuda/stages/stage_launch.cuh"
 #include "kernels/cuda/stages/stages.h"
@@ -38,6 +39,12 @@ int SplitsOf(std::int64_t channels) {
   return splits;
 }
 
+__device__ inline void FillTable(const StageBatch& batch, const ColumnPlace& place,
+                                 ChannelFactors<float> (&channels)[kMaxColumnChannels]) {
+  FillFactors(batch, *place.segment, place.sample, place.first_channel,
+              static_cast<int>(batch.channels_per_group), channels);
+}
+
 // One tile for each block.
 template <typename T, int kWordBytes>
 __global__ void __launch_bounds__(kColumnThreads, kBlocksOfMultiprocessor)
@@ -50,7 +57,7 @@ __global__ void __launch_bounds__(kColumnThreads, kBlocksOfMultiprocessor)
   AwaitPreviousKernel();
   held.Load();
   held.AddResidual();
-  if (batch.affine) FillChannels(batch, place, channels);
+  if (batch.affine) FillTable(batch, place, channels);
   Moments<float> moments[kCount];
   held.Sum(moments);
   PutPartials<T>(place, moments, slots);
@@ -109,7 +116,7 @@ __global__ void __launch_bounds__(kColumnThreads, kBlocksOfMultiprocessor)
     const std::int64_t wanted =
         (batch.scale || batch.shift ? place.sample * batch.channels : 0) + place.first_channel;
     if (batch.affine && (filled != wanted || filled_of != place.segment)) {
-      FillChannels(batch, place, channels);
+      FillTable(batch, place, channels);
     }
     filled = wanted;
     filled_of = place.segment;
@@ -146,33 +153,31 @@ cudaError_t PreparePositions(const DeviceLimits& limits) {
     if (const cudaError_t error = AllowSharedBytes(kernel, limits); error != cudaSuccess)
       return error;
   }
-  return cudaSuccess;
+  return PreparePositionSlabs(limits);
 }
 
 bool TakesPositions(const Launch& launch, const StageBatch& batch) {
-  const NormSpec& spec = launch.spec;
-  return batch.places == RowPlaces::kPositions && batch.channels_per_group <= kMaxColumnChannels &&
-         spec.dtype != DType::kFloat64 && spec.style == Style::kNone &&
-         spec.statistics != Statistics::kSumOfAbsolutes &&
-         spec.statistics != Statistics::kLargestAbsolute &&
-         spec.quantization == Quantization::kNone && spec.activation == Activation::kNone &&
-         spec.combine_input == Combine::kNone && spec.combine_output <= Combine::kMultiply &&
-         !spec.gate && batch.input_bias.data == nullptr;
+  return batch.places == RowPlaces::kPositions && batch.input_bias.data == nullptr &&
+         TilesPositions(launch.spec) &&
+         (launch.plan.slabs > 0 || batch.channels_per_group <= kMaxColumnChannels);
 }
 
 cudaError_t LaunchPositions(const Launch& launch, StageBatch batch) {
+  for (std::uint32_t i = 0, rows = 0; i < static_cast<std::uint32_t>(batch.segment_count); ++i) {
+    StageSegment& segment = batch.segments[i];
+    segment.groups = (segment.end_row - rows) / static_cast<std::uint32_t>(segment.spatial);
+    rows = segment.end_row;
+  }
+  if (launch.plan.slabs > 0) return LaunchPositionSlabs(launch, batch);
   const int splits = SplitsOf(batch.channels_per_group);
   const auto per_vector = kVectorBytes / static_cast<std::int64_t>(SizeOf(launch.spec.dtype));
   const std::int64_t vectors = kColumnThreads / splits;
   const int word_bytes = WordBytesOf(batch);
   const bool spans = word_bytes == kVectorBytes && SpansGroups<kVectorBytes>(batch);
   // Tiles take the place of rows.
-  std::uint32_t rows = 0;
   std::uint32_t blocks = 0;
   for (int i = 0; i < batch.segment_count; ++i) {
     StageSegment& segment = batch.segments[i];
-    segment.groups = (segment.end_row - rows) / static_cast<std::uint32_t>(segment.spatial);
-    rows = segment.end_row;
     const std::int64_t of_group = (segment.spatial + per_vector - 1) / per_vector;
     const std::int64_t tiles = (of_group + vectors - 1) / vectors;
     segment.positions = Divisor(static_cast<std::uint32_t>(spans ? of_group : tiles));

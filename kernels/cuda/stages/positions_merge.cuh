@@ -59,8 +59,7 @@ __device__ inline void MergePositions(const StageBatch& batch, const ColumnPlace
     }
     if (own != 0) continue;
     const RowScale<float> scale = FinishStatistics(statistics, all, batch.eps);
-    const bool centered = statistics == Statistics::kMeanVariance;
-    scales[at] = {scale.mean, scale.rstd, centered ? -scale.residue * scale.rstd : 0, 0};
+    scales[at] = PositionSlot::Of(scale, statistics == Statistics::kMeanVariance);
     auto* const mean_out = static_cast<float*>(place.segment->mean_out);
     auto* const rstd_out = static_cast<float*>(place.segment->rstd_out);
     if (mean_out == nullptr && rstd_out == nullptr) continue;

@@ -6,29 +6,17 @@
 
 #include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/memory.cuh"
-#include "kernels/cuda/stages/stage_sums.cuh"
+#include "kernels/cuda/stages/position_factors.cuh"
+#include "kernels/cuda/stages/position_slabs_plan.h"
 
 namespace normd::norm::cuda {
 
 inline constexpr int kColumnThreads = 256;
 inline constexpr int kColumnChannels = 16;  // Per thread.
-inline constexpr int kMaxColumnSplits = 64;
-inline constexpr int kMaxColumnChannels = kColumnChannels * kMaxColumnSplits;
+inline constexpr int kMaxColumnChannels = kMostTileChannels;
+inline constexpr int kMaxColumnSplits = kMaxColumnChannels / kColumnChannels;
 inline constexpr int kColumnWarps = kColumnThreads / kLanes;
 inline constexpr int kMaxLanesOfPosition = kMaxColumnSplits / kColumnWarps;
-
-// A position's statistics, which its normalization replaces.
-struct PositionSlot {
-  float reference;  // Later the mean.
-  float mean;       // Later rstd.
-  float m2;         // Later the term for the mean's residue.
-  float count;
-
-  __device__ static PositionSlot Of(const Moments<float>& moments) {
-    return {moments.reference, moments.mean, moments.m2, moments.count};
-  }
-  __device__ Moments<float> moments() const { return {reference, mean, m2, count}; }
-};
 
 // Whether a tile's vectors may be those of several groups: if whole vectors fill each group's
 // positions and no channel's factor differs between groups. Otherwise each group has its own tiles.
@@ -152,31 +140,6 @@ __device__ inline ColumnPlace FindColumns(const StageBatch& batch, int splits,
     }
   }
   return place;
-}
-
-// The factor and offset of each channel of the group.
-__device__ inline void FillChannels(const StageBatch& batch, const ColumnPlace& place,
-                                    ChannelFactors<float> (&channels)[kMaxColumnChannels]) {
-  for (auto c = static_cast<int>(threadIdx.x); c < batch.channels_per_group; c += kColumnThreads) {
-    const std::int64_t channel = place.first_channel + c;
-    const std::int64_t of_sample = place.sample * batch.channels + channel;
-    ChannelFactors<float> own = {1, 0};
-    if (batch.gamma.data != nullptr) {
-      own.factor = LoadParam(batch.gamma, channel, 0.0f) + batch.weight_offset.narrow;
-    }
-    own.offset = LoadParam(batch.beta, channel, 0.0f);
-    if (batch.scale) {
-      const ParamVector scale = {place.segment->scale, batch.dtype};
-      const float by = batch.scale_offset.narrow + LoadParam(scale, of_sample, 0.0f);
-      own.factor *= by;
-      if (batch.beta.data != nullptr) own.offset *= by;
-    }
-    if (batch.shift) {
-      const ParamVector shift = {place.segment->shift, batch.dtype};
-      own.offset += LoadParam(shift, of_sample, 0.0f);
-    }
-    channels[c] = own;
-  }
 }
 
 template <typename T, int kWordBytes>

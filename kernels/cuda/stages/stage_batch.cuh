@@ -39,7 +39,7 @@ struct StageSegment {
   std::uint32_t shared_rows;
   Divisor runs;
   std::uint32_t end_run;
-  std::uint32_t groups;  // In all samples; for positions.cu.
+  std::uint32_t groups;  // In all samples; for positions.cu and position_slabs.cu.
 };
 
 // RowPlaces::kMixedRuns: the alternating runs of channels and positions of NormSpec and Segment.

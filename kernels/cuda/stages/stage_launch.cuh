@@ -66,6 +66,9 @@ cudaError_t LaunchRaggedRows(const Launch& launch, const StageBatch& batch);
 bool TakesPositions(const Launch& launch, const StageBatch& batch);
 cudaError_t LaunchPositions(const Launch& launch, StageBatch batch);
 cudaError_t PreparePositions(const DeviceLimits& limits);
+// Those of Plan::slabs, with StageSegment::groups.
+cudaError_t LaunchPositionSlabs(const Launch& launch, StageBatch batch);
+cudaError_t PreparePositionSlabs(const DeviceLimits& limits);
 
 // Rows of RowPlaces::kMixedRuns in tiles. TakesMixedRuns does not depend on addresses: the rows
 // of such specs are always summed in this kernel's order.

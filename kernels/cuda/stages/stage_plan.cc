@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "kernels/cuda/rows/row_plan.h"
+#include "kernels/cuda/stages/position_slabs_plan.h"
 
 namespace normd::norm::cuda {
 namespace {
@@ -184,6 +185,9 @@ void PlanStages(const NormSpec& spec, std::int64_t spatial, const PresentParams&
   *plan = Plan();
   plan->strategy = Strategy::kStages;
   plan->places = rows.places;
+  if (rows.places == RowPlaces::kPositions && !params.input_bias) {
+    plan->slabs = SlabsOf(spec, spatial, limits);
+  }
   const std::int64_t vectors = CeilDiv(rows.elements, kVectorBytes / ElementBytes(spec));
   if (vectors > kMostVectorsOfBlock) {
     plan->blocks_per_row = SlicesRow(spec, rows) ? SliceBlocks(vectors, limits) : 0;
