@@ -40,7 +40,7 @@ struct SlabPlace {
 
   SlabShape shape;
 
-  // Of block `rank` of the cluster with this number.
+  // The slab of block `rank` of the cluster with this number.
   __device__ SlabPlace(const StageBatch& batch, int element_bytes, std::uint32_t cluster, int slabs,
                        int rank) {
     int found = 0;
@@ -65,7 +65,7 @@ struct SlabPlace {
 // A block's shared memory.
 struct SlabMemory {
   char* slab;
-  PositionSlot* partials;  // Of all positions for each split; then of the slab.
+  PositionSlot* partials;  // For each split and position; then for each position.
   PositionSlot* scales;    // The normalization of all positions.
   ChannelFactors<float>* factors;
 

@@ -26,9 +26,9 @@ inline constexpr int kScaleBytes = 16;
 inline constexpr int kFactorBytes = 8;
 
 struct SlabShape {
-  int channels;  // Of every slab but the last ones, which may have fewer or none.
+  int channels;  // The last slabs may have fewer or none.
   int splits;    // Threads that share a position.
-  int bytes;     // Of a slab, rounded up to vectors.
+  int bytes;     // A slab's, rounded up to vectors.
 
   // A group has fewer than 2^31 bytes.
   static constexpr SlabShape Of(int channels, int spatial, int element_bytes, int slabs) {
