@@ -31,7 +31,7 @@ namespace {
 struct SlabPlace {
   const StageSegment* segment;
   std::uint32_t sample;
-  std::int64_t first_channel;  // Of the slab, in the sample.
+  std::int64_t first_channel;  // The first of the slab, in the sample.
   std::int64_t first_row;      // The group's first position, counted in the segment's rows.
   std::int64_t begin;          // The byte in x where it begins.
   std::int64_t left;           // Bytes from there to the end of the segment's x.
