@@ -54,7 +54,7 @@ class BenchTls {
   std::shared_ptr<grpc::ChannelCredentials> ForClients() const;
 
  private:
-  const testing::CertificateFolder folder_;
+  const testing::SecretFolder folder_;
   const testing::TestPki pki_;
   Metrics metrics_;
   std::unique_ptr<CertificateStore> store_;

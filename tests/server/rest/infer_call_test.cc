@@ -233,10 +233,7 @@ TEST_F(InferCallTest, BoundsBodies) {
   const RestAnswer answer = client_.Post(path, bomb, "Content-Encoding: gzip\r\n");
   EXPECT_EQ(answer.status, 400);
   EXPECT_THAT(ErrorOf(answer), HasSubstr("more than 1052672 bytes when inflated"));
-  EXPECT_EQ(client_.Post(path, "{}", "Content-Encoding: br\r\n").status, 501);
   EXPECT_EQ(client_.Post(path, "not gzip", "Content-Encoding: gzip\r\n").status, 400);
-  EXPECT_EQ(client_.Post(path, "{}", "Inference-Header-Content-Length: 3\r\n").status, 400);
-  EXPECT_EQ(client_.Post(path, "").status, 400);
 }
 
 TEST_F(InferCallTest, RepeatsIdsAndCountsAsInfer) {
