@@ -115,8 +115,7 @@ TEST(RestEndTest, EndsAnIdleConnectionWithAResponseThatIsNotTaken) {
 // The connection's own idle time does not shorten the response's.
 TEST(RestEndTest, AnIdleConnectionIsGivenItsResponseFirst) {
   TestServer server(WithRest(
-      {.response_timeout = std::chrono::seconds(100),
-                              .max_idle = std::chrono::milliseconds(100)}));
+      {.response_timeout = std::chrono::seconds(100), .max_idle = std::chrono::milliseconds(100)}));
   RestClient client(server.http_port());
   ASSERT_TRUE(client.Send(GoodRequest(256)));
   WaitForOneInfer(server);

@@ -413,25 +413,18 @@ struct State {
   std::string name;
   Code code;
   std::string message;
-  TestServerOptions options;
   std::function<void(TestServer&)> enter;
+  TestServerOptions options = {};
 };
 
 std::vector<State> States() {
-  std::vector<State> states;
-  states.push_back(
-      {"Draining", Code::UNAVAILABLE, "the server is shutting down", {}, [](TestServer& server) {
-         server.stop_parts().admission.Close();
-       }});
-  states.push_back(
-      {"NoLane", Code::UNAVAILABLE, "the server has no working lane", {}, [](TestServer& server) {
-         server.stop_parts().admission.SetReady(false);
-       }});
   TestServerOptions full;
   full.admission.max_inflight_requests = 0;
-  states.push_back(
-      {"Full", Code::RESOURCE_EXHAUSTED, "wanted 1 more, 0 of 0 are free", full, [](auto&) {}});
-  return states;
+  return {{"Draining", Code::UNAVAILABLE, "the server is shutting down",
+           [](TestServer& server) { server.stop_parts().admission.Close(); }},
+          {"NoLane", Code::UNAVAILABLE, "the server has no working lane",
+           [](TestServer& server) { server.stop_parts().admission.SetReady(false); }},
+          {"Full", Code::RESOURCE_EXHAUSTED, "wanted 1 more, 0 of 0 are free", [](auto&) {}, full}};
 }
 
 TEST(RefusalTest, TheBudgetsComeAfterEveryCheckOfTheRequest) {
