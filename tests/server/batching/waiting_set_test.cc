@@ -356,7 +356,7 @@ class WaitingSetHoldersTest : public testing::Test {
 
   ~WaitingSetHoldersTest() override { set_.RemoveAll(clock_.Now()); }
 
-  // Of the requests for one model.
+  // Counts requests for one model.
   std::int64_t Count(std::size_t model, std::uint64_t holder, bool droppable_only) const {
     return std::count_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
       return entry.model == model && entry.holder == holder &&
