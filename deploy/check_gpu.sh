@@ -190,7 +190,7 @@ run_compare() {
 }
 
 run_link() {
-  show device_bench "$checks/device_bench" --host=true --idle=true --small=true --lanes=4,10 --seconds=1
+  show device_bench "$checks/device_bench" --idle=true --small=true --lanes=4,10 --seconds=1
 }
 
 # What loads a server with every kind of request.
@@ -261,13 +261,13 @@ run_serve() {
     --mix="$mix" --warmup=1s --duration=5s --verify --verify_every=100 \
     --model_repository="$models" --json="$out/normload.json"
   stop_server
-  show serving_bench "$checks/serving_bench" --device="$device" \
-    --sizes=1024,65536,262144,1048576,4194304,16777216 --rounds=7 --round=400ms
-  show serving_bench_idle "$checks/serving_bench" --device="$device" \
-    --connections=1 --sizes=1024,65536 --rounds=7 --round=400ms
+  show serving_bench "$checks/serving_bench" --rounds=7 --round=400ms \
+    --sizes=1024,65536,262144,1048576,4194304,16777216 -- --device="$device"
+  show serving_bench_idle "$checks/serving_bench" --rounds=7 --round=400ms \
+    --connections=1 --sizes=1024,65536 -- --device="$device"
   # 7.5 GB in all.
-  show stream_bench "$checks/stream_bench" --device="$device" --streams=8 --rounds=3 \
-    --tensor_bytes=939524096
+  show stream_bench "$checks/stream_bench" --streams=8 --rounds=3 --tensor_bytes=939524096 \
+    -- --device="$device"
 }
 
 # The memory of normd and of every device, in MiB.

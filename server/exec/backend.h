@@ -36,13 +36,6 @@ struct BackendOptions {
   // The largest request that a CUDA device's inline lanes compute; 0: none are made. Not less than
   // BatchQueueOptions::max_inline_bytes.
   std::int64_t max_inline_bytes = 0;
-  // Requests of sizes in this range go to a CUDA device from pinned memory, into which the
-  // receiving thread has copied them. Larger ones would occupy the thread for long; a lane gathers
-  // smaller ones together.
-  std::int64_t min_staged_bytes = std::int64_t{256} << 10;
-  std::int64_t max_staged_bytes = std::int64_t{4} << 20;
-  // Batches up to this size are computed through a CUDA device's link, without copies.
-  std::int64_t device_mapped_bytes = std::int64_t{2} << 20;
   // Batches in flight on each CUDA device.
   int device_lanes = 10;
   std::int64_t pinned_pool_bytes = std::int64_t{512} << 20;  // Host memory for responses.

@@ -207,7 +207,7 @@ void RegionListener::AcceptSome() {
 
 void RegionListener::Admit(Descriptor socket) {
   const std::optional<ucred> peer = PeerProcess(socket.get());
-  if (!peer.has_value() || (peer->uid != geteuid() && peer->uid != 0)) {
+  if (!MayUseSocket(peer)) {
     metrics_.RecordConnectionEnded(HandoverEnding::kUser);
     return Discard(std::move(socket));
   }

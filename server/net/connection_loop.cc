@@ -7,9 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <limits>
 #include <new>
 #include <utility>
 
@@ -25,7 +23,6 @@ constexpr std::uint64_t kWakeId = 0;
 constexpr std::uint64_t kFirstListenerId = 1;
 
 constexpr Duration kCalmCheck = std::chrono::milliseconds(100);
-constexpr int kSuspiciousMillis = 10;
 constexpr std::int64_t kSuspiciousBytes = std::int64_t{1} << 20;
 // While at most this is undelivered in all, the heap shows from time to time what else it holds.
 constexpr std::int64_t kCalmBytes = std::int64_t{16} << 20;
@@ -35,32 +32,8 @@ constexpr Duration kCalmHeapInterval = std::chrono::seconds(1);
 constexpr std::int64_t kAskHeapBytes = std::int64_t{64} << 20;
 // The interval between checks of closing connections.
 constexpr int kCloseRoundMillis = 5;
-// The bytes that may follow the acknowledgement before a held connection becomes readable. Linux
-// supports up to half of the largest receive buffer, and makes the buffer large enough.
-constexpr int kHoldBytes = 1 << 20;
-// The most that a client may have sent by then. HTTP/2 allows 65,535 bytes of all messages before
-// the new owner's first word; this leaves room for a hundred calls' headers and more.
-constexpr std::int64_t kMaxHeldBytes = kHoldBytes / 2;
 
 TimePoint Now() { return std::chrono::steady_clock::now(); }
-
-// A unix socket is for its owner, and for root, who may do anything. Its mode says so too, but the
-// mode of a file may be changed.
-bool MayUseSocket(std::optional<uid_t> uid) { return uid == geteuid() || uid == uid_t{0}; }
-
-// The interval between checks of connections with much undelivered: the arrivals in between, about
-// a MiB per millisecond, must be small beside the limit.
-int SuspiciousMillis(const TrafficLimits& limits) {
-  constexpr std::int64_t kBytesPerMilli = std::int64_t{64} << 20;
-  if (limits.process_bytes == 0) return kSuspiciousMillis;
-  return static_cast<int>(
-      std::clamp<std::int64_t>(limits.process_bytes / kBytesPerMilli, 1, kSuspiciousMillis));
-}
-
-// Bytes that are one second old count twice: fast uploads in progress have none.
-std::int64_t WeightOf(const Undelivered& undelivered) {
-  return undelivered.bytes() + undelivered.old_bytes();
-}
 
 }  // namespace
 
@@ -84,7 +57,10 @@ ConnectionLoop::ConnectionLoop(const ConnectionLoopOptions& options, Listener li
       wake_(Opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))),
       acceptor_(std::move(listener), epoll_.get(), kFirstListenerId),
       next_id_(acceptor_.end_id()),
-      hand_over_("hand_over", std::numeric_limits<std::size_t>::max()) {
+      hand_over_({.tls = options.min_tls_version.has_value(),
+                  .timeout = options.hand_over_timeout,
+                  .settings_bytes = static_cast<std::int64_t>(opening_rules_.settings.size())},
+                 callbacks_.take, [this] { Wake(); }) {
   metrics_.SetLimit(options_.limits.connections);
   ControlEpoll(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), kWakeId, EPOLLIN);
   thread_ = std::thread([this] { Run(); });
@@ -107,9 +83,7 @@ bool ConnectionLoop::Stopped() {
   std::erase_if(connections_,
                 [](const auto& entry) { return entry.second->stage == Stage::kOpening; });
   return std::none_of(connections_.begin(), connections_.end(), [](const auto& entry) {
-    const Connection& connection = *entry.second;
-    return connection.stage == Stage::kHeld &&
-           connection.taking->load(std::memory_order_acquire) == OwnerTaking::kWaits;
+    return entry.second->stage == Stage::kHeld && entry.second->hand_over.waits();
   });
 }
 
@@ -186,7 +160,7 @@ void ConnectionLoop::RunTimers() {
 int ConnectionLoop::WaitMillis() const {
   if (closing()) return kCloseRoundMillis;
   if (!held_.empty()) return 1;
-  if (!active_.empty() && suspicious_) return SuspiciousMillis(options_.traffic);
+  if (!active_.empty() && suspicious_) return SuspiciousMillis(options_.traffic.process_bytes);
   if (!active_.empty() || !openings_.empty()) return 100;
   if (acceptor_.paused() || trim_.waits()) return 100;
   return -1;
@@ -230,7 +204,7 @@ void ConnectionLoop::Admit(Descriptor socket, const PeerAddress& peer, Connectio
   const Taking taking =
       DecideTaking(options_.limits, static_cast<std::int64_t>(connections_.size()),
                    of_peer != per_peer_.end() ? of_peer->second : 0);
-  if (peer.is_unix && !MayUseSocket(PeerUid(socket.get()))) {
+  if (peer.is_unix && !MayUseSocket(PeerProcess(socket.get()))) {
     return refusal_log_.Record(peer.grpc_peer, "its process is another user's", Now());
   }
   if (taking != Taking::kTake) {
@@ -277,9 +251,6 @@ void ConnectionLoop::ReadOpening(std::uint64_t id, Connection& connection, bool 
   Forget(id);
 }
 
-// The new owner must not read the acknowledgement before it has sent its own settings: otherwise it
-// would attribute it to the defaults. It begins to read when the socket is readable, so the socket
-// is briefly made unreadable.
 void ConnectionLoop::HandOn(std::uint64_t id, Connection& connection) {
   // Calls find their connection by its name, the client's address: the same one at two listeners
   // would give a connection the other's rights and counts.
@@ -294,63 +265,26 @@ void ConnectionLoop::HandOn(std::uint64_t id, Connection& connection) {
     metrics_.RecordRefused(ConnectionRefusal::kNoDescriptors);
     return Forget(id);
   }
-  const std::int64_t there = UnreadBytes(socket);
-  if (!options_.min_tls_version && !connection.peer.is_unix) {
-    SetLowWater(socket, static_cast<int>(there) + kHoldBytes);
-  }
-  connection.opening_bytes = ReadTcpCounters(socket).received_bytes - there;
+  connection.hand_over = hand_over_.Hold(socket, connection.peer.is_unix);
   ControlEpoll(epoll_.get(), EPOLL_CTL_DEL, socket, id, 0);
   ControlEpoll(epoll_.get(), EPOLL_CTL_ADD, watch.get(), id, EPOLLIN | EPOLLONESHOT);
   // Connections of unix sockets share one: nothing tells their calls apart.
   connection.caller = connection.peer.is_unix
                           ? callers_.Find(connection.peer.grpc_peer)
                           : callers_.Begin(connection.peer.grpc_peer, connection.origin);
-  connection.taking = std::make_shared<std::atomic<OwnerTaking>>(OwnerTaking::kWaits);
   held_.push_back(id);
   connection.stage = Stage::kHeld;
-  connection.since = kNever;
-  hand_over_.Submit([this, taking = connection.taking,
-                     handed_on = std::exchange(connection.socket, std::move(watch)),
-                     first_bytes = connection.opening.TakeFirstBytes()]() mutable {
-    OwnerTaking result = OwnerTaking::kTaken;
-    try {
-      callbacks_.take(handed_on.Release(), std::move(first_bytes));
-    } catch (const std::bad_alloc&) {
-      // Nothing tells whether the owner has closed its descriptor, or will: the number may already
-      // be another file's. The loop ends the connection by its own descriptor.
-      result = OwnerTaking::kFailed;
-    }
-    taking->store(result, std::memory_order_release);
-    Wake();
-  });
+  hand_over_.Begin(connection.hand_over, std::exchange(connection.socket, std::move(watch)),
+                   connection.opening.TakeFirstBytes());
 }
 
-// Ends a client that sends more than it may without the owner's settings, or that sends so much
-// that the owner, which reads it within `take`, does not return.
 bool ConnectionLoop::IsHeld(std::uint64_t id, Connection& connection, TimePoint now) {
-  const OwnerTaking taking = connection.taking->load(std::memory_order_acquire);
-  if (taking == OwnerTaking::kFailed) return Drop(id), false;
-  const bool taken = taking == OwnerTaking::kTaken;
-  if (options_.min_tls_version || connection.peer.is_unix) {
-    // Its reading has begun: with TLS no limits of HTTP/2 wait for the owner's settings, and a unix
-    // socket cannot be kept from being readable.
-    if (taken) connection.stage = Stage::kServing;
-    return !taken;
+  switch (hand_over_.Check(connection.hand_over, connection.socket.get(), now)) {
+    case HandOver::State::kOnItsWay: return true;
+    case HandOver::State::kServing: connection.stage = Stage::kServing; break;
+    case HandOver::State::kFailed: Drop(id); break;
+    case HandOver::State::kOversize: Cut(id, connection, ConnectionEnding::kOversize); break;
   }
-  const TcpCounters counters = ReadTcpCounters(connection.socket.get());
-  const bool written =
-      counters.written_bytes > static_cast<std::int64_t>(opening_rules_.settings.size());
-  if (connection.since == kNever && (written || taken)) connection.since = now;
-  const bool late =
-      connection.since != kNever && now - connection.since >= options_.hand_over_timeout;
-  if (taken && (written || counters.closed || late)) {
-    connection.stage = Stage::kServing;
-    SetLowWater(connection.socket.get(), 1);
-    return false;
-  }
-  const bool much = counters.received_bytes - connection.opening_bytes > kMaxHeldBytes;
-  if (!much || (written && !late)) return true;
-  Cut(id, connection, ConnectionEnding::kOversize);
   return false;
 }
 
@@ -395,8 +329,9 @@ void ConnectionLoop::CheckTraffic(TimePoint now) {
   metrics_.SetUndelivered(undelivered_);
   suspicious_ = most > kSuspiciousBytes;
   next_traffic_check_ =
-      now +
-      (suspicious_ ? std::chrono::milliseconds(SuspiciousMillis(options_.traffic)) : kCalmCheck);
+      now + (suspicious_
+                 ? std::chrono::milliseconds(SuspiciousMillis(options_.traffic.process_bytes))
+                 : kCalmCheck);
 }
 
 // While other calls continue, no count shows what gRPC has discarded of cancelled ones. The heap
@@ -498,11 +433,11 @@ void ConnectionLoop::EndWorst() {
     std::map<std::string, std::int64_t> of_peers;
     for (const std::uint64_t id : active_) {
       const Connection& connection = *connections_.at(id);
-      of_peers[connection.peer.share] += WeightOf(connection.undelivered);
+      of_peers[connection.peer.share] += connection.undelivered.weight();
     }
     const auto rank = [&](std::uint64_t id) {
       const Connection& connection = *connections_.at(id);
-      return std::pair(of_peers.at(connection.peer.share), WeightOf(connection.undelivered));
+      return std::pair(of_peers.at(connection.peer.share), connection.undelivered.weight());
     };
     const std::uint64_t worst =
         *std::max_element(active_.begin(), active_.end(),

@@ -18,12 +18,12 @@
 
 #include "base/clock.h"
 #include "base/descriptor.h"
-#include "base/task_thread.h"
 #include "server/callers/callers.h"
 #include "server/metrics/metrics.h"
 #include "server/net/acceptor.h"
 #include "server/net/connection_opening.h"
 #include "server/net/connection_policy.h"
+#include "server/net/hand_over.h"
 #include "server/net/heap_trim.h"
 #include "server/net/listener.h"
 #include "server/net/peer_address.h"
@@ -67,16 +67,13 @@ struct ConnectionLoopOptions {
 // Unix sockets are accepted from the server's own user and from root. They are one caller, because
 // gRPC has the same name for all of them. The traffic limits, which need TCP's counts, do not apply
 // to them.
-//
-// Handing on has its own thread: a new owner may read what the client sends at that moment (gRPC
-// does, if there is much), and a client that prolongs this would block the loop.
 class ConnectionLoop {
  public:
   struct Callbacks {
     // Takes over `socket`, whose first bytes have already been read. One connection after another,
     // on a dedicated thread. It may throw std::bad_alloc: the loop then ends the connection, and
     // leaves the descriptor to the owner.
-    std::function<void(int socket, std::string first_bytes)> take;
+    HandOver::Take take;
     // Reports whether a new client finds room, at each change. On the loop's thread.
     std::function<void(bool room)> on_room;
     // The new owner's streams of this client's connection, by gRPC's name; nullopt if unknown. On
@@ -112,13 +109,8 @@ class ConnectionLoop {
  private:
   enum class Stage {
     kOpening,  // Up to the acknowledgement.
-    kHeld,     // Being handed on; without TLS unreadable until the new owner has sent its settings.
+    kHeld,     // Being handed on.
     kServing,
-  };
-  enum class OwnerTaking {
-    kWaits,  // For `take`, or in it.
-    kTaken,
-    kFailed,  // For lack of memory.
   };
   struct Connection {
     // `rules` outlive it.
@@ -129,13 +121,10 @@ class ConnectionLoop {
     PeerAddress peer;
     ConnectionOrigin origin;
     Stage stage = Stage::kOpening;
-    // The beginning of kOpening; in kHeld, the owner's first sign of life, or kNever.
-    TimePoint since;
+    TimePoint since;  // The beginning of kOpening.
     ConnectionOpening opening;
     std::shared_ptr<Caller> caller;  // shared: with its calls. From kHeld on.
-    // shared: with the thread that hands it on. From kHeld on.
-    std::shared_ptr<std::atomic<OwnerTaking>> taking;
-    std::int64_t opening_bytes = 0;  // In kHeld: received up to the acknowledgement.
+    HandOver::Connection hand_over;  // From kHeld on.
     Undelivered undelivered;
     std::int64_t received_bytes = 0;  // At the last sample.
     StreamCount streams;
@@ -208,7 +197,7 @@ class ConnectionLoop {
   HeapTrim trim_;
   RefusalLog refusal_log_;
 
-  TaskThread hand_over_;
+  HandOver hand_over_;
   std::thread thread_;  // Last: it uses the rest.
 };
 

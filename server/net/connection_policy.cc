@@ -34,4 +34,11 @@ bool DecideRoom(const ConnectionLimits& limits, std::int64_t connections, bool h
   return had_room || connections < std::max<std::int64_t>(limits.connections * 9 / 10, 1);
 }
 
+int SuspiciousMillis(std::int64_t process_bytes) {
+  constexpr std::int64_t kBytesPerMilli = std::int64_t{64} << 20;
+  constexpr std::int64_t kMost = 10;
+  if (process_bytes == 0) return kMost;
+  return static_cast<int>(std::clamp<std::int64_t>(process_bytes / kBytesPerMilli, 1, kMost));
+}
+
 }  // namespace normd

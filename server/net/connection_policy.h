@@ -1,4 +1,5 @@
-// Decides which connections are accepted: a pure function of counts and limits.
+// Decides which connections are accepted and how often they are looked at: pure functions of counts
+// and limits.
 
 #ifndef NORMD_SERVER_NET_CONNECTION_POLICY_H_
 #define NORMD_SERVER_NET_CONNECTION_POLICY_H_
@@ -34,6 +35,11 @@ Taking DecideTaking(const ConnectionLimits& limits, std::int64_t connections,
 // Whether a new client finds room. After a shortage there is room again only below nine tenths of
 // the limit, so that the answer does not flicker.
 bool DecideRoom(const ConnectionLimits& limits, std::int64_t connections, bool had_room);
+
+// The interval between checks of connections with much undelivered, of which all together may have
+// `process_bytes` (0: no limit): the arrivals in between, about a MiB per millisecond, must be
+// small beside the limit.
+int SuspiciousMillis(std::int64_t process_bytes);
 
 }  // namespace normd
 

@@ -3,6 +3,7 @@
 #include <linux/sockios.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <cstddef>
 
@@ -40,9 +41,8 @@ std::optional<ucred> PeerProcess(int socket) {
   return peer;
 }
 
-std::optional<uid_t> PeerUid(int socket) {
-  const std::optional<ucred> peer = PeerProcess(socket);
-  return peer.has_value() ? std::optional<uid_t>(peer->uid) : std::nullopt;
+bool MayUseSocket(const std::optional<ucred>& peer) {
+  return peer.has_value() && (peer->uid == geteuid() || peer->uid == 0);
 }
 
 void RefuseDescriptors(int socket) {

@@ -26,7 +26,9 @@ bool HasUnsent(int socket);
 void Send(int socket, const std::string& bytes);
 // The process at the other end of a unix socket: the one that connected.
 std::optional<ucred> PeerProcess(int socket);
-std::optional<uid_t> PeerUid(int socket);
+// Whether that process may use the socket, which is for this process's user, and for root, who may
+// do anything. Its mode says so too, but the mode of a file may be changed.
+bool MayUseSocket(const std::optional<ucred>& peer);
 // Makes the system refuse messages with descriptors (SCM_RIGHTS) for the unix socket and for those
 // that it accepts. Does nothing before Linux 6.16.
 void RefuseDescriptors(int socket);

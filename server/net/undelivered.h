@@ -64,6 +64,8 @@ class Undelivered {
   std::int64_t bytes() const { return bytes_; }
   // Bytes that have been undelivered for a second; a fast upload has none.
   std::int64_t old_bytes() const;
+  // For comparisons: bytes that are one second old count twice.
+  std::int64_t weight() const { return bytes_ + old_bytes(); }
 
  private:
   std::int64_t Allow(std::int64_t received, Duration passed, const TrafficLimits& limits);

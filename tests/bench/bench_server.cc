@@ -8,13 +8,26 @@
 #include <utility>
 #include <vector>
 
+#include "absl/flags/parse.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "server/part_options.h"
 #include "tests/bench/measure.h"
 
 namespace normd {
 namespace {
+
+// That of normd with these flags, once `repository` has the one model.
+ServerConfig ConfigOf(const testing::TempFolder& repository, const BenchServerOptions& options) {
+  repository.Write(options.model + "/config.textproto", options.config);
+  std::filesystem::create_directory(repository.File(options.model + "/1"));
+  const std::string models = absl::StrCat("--model_repository=", repository.path());
+  std::vector<const char*> flags = {models.c_str(), "--device=cpu", "--listen=127.0.0.1:0",
+                                    "--http_listen="};
+  for (const std::string& flag : options.flags) flags.push_back(flag.c_str());
+  return ValueOrExit(ParseCommandLine(flags)).config;
+}
 
 std::vector<std::unique_ptr<Lane>> MakeLanes(const BenchServerOptions& options, Backend& backend) {
   std::vector<std::unique_ptr<Lane>> lanes = backend.MakeLanes();
@@ -29,22 +42,11 @@ std::vector<std::unique_ptr<Lane>> MakeInlineLanes(const BenchServerOptions& opt
   return backend.MakeInlineLanes();
 }
 
-// Its path, once it has the one model.
-std::string Fill(const testing::TempFolder& repository, const BenchServerOptions& options) {
-  repository.Write(options.model + "/config.textproto", options.config);
-  std::filesystem::create_directory(repository.File(options.model + "/1"));
-  return repository.path();
-}
-
 }  // namespace
 
-DeviceDefaults::DeviceDefaults(const std::string& device) {
-  const bool on_cpu = device == "cpu";
-  max_batch_bytes = on_cpu ? std::int64_t{256} << 10 : std::int64_t{2} << 20;
-  max_inline_bytes = on_cpu ? std::int64_t{1} << 20 : kMaxDeviceInlineBytes;
-  stream_piece_bytes = on_cpu ? StreamLimits().piece_bytes : std::int64_t{4} << 20;
-  small_lanes = on_cpu ? 0 : kDeviceSmallLanes;
-  spin_wait = on_cpu ? Duration(0) : std::chrono::milliseconds(2);
+std::vector<std::string> ParseBenchmark(int argc, char** argv) {
+  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  return {rest.begin() + 1, rest.end()};
 }
 
 EchoServer::EchoServer(grpc::Service& service,
@@ -77,23 +79,25 @@ std::shared_ptr<grpc::ChannelCredentials> BenchTls::ForClients() const {
 }
 
 BenchServer::BenchServer(const BenchServerOptions& options)
-    : readiness_(metrics_),
-      backend_(ValueOrExit(CreateBackend(options.backend, metrics_, clock_))),
-      registry_({.roots = {Fill(repository_, options)}, .on_change = {}}, *backend_, metrics_,
-                clock_),
-      admission_({.max_connection_share = 0.5, .max_peer_share = 0.75}, metrics_),
-      queue_(options.queue, clock_),
-      executor_(MakeLanes(options, *backend_), queue_, MakeInlineLanes(options, *backend_),
-                options.small_lanes),
+    : config_(ConfigOf(repository_, options)),
+      readiness_(metrics_),
+      backend_(ValueOrExit(CreateBackend(BackendOf(config_), metrics_, clock_))),
+      registry_(RegistryOf(config_, readiness_), *backend_, metrics_, clock_),
+      lanes_(MakeLanes(options, *backend_)),
+      on_cpu_(lanes_.front()->device() == "cpu"),
+      admission_(AdmissionOf(config_), metrics_),
+      queue_(QueueOf(config_, on_cpu_), clock_),
+      executor_(std::move(lanes_), queue_, MakeInlineLanes(options, *backend_),
+                on_cpu_ ? 0 : config_.device_small_lanes),
       regions_({{}, true}, metrics_.ForRegions(), clock_),
-      accept_{options.accept, registry_, admission_, queue_, metrics_, clock_},
-      environment_{{}, accept_},
+      accept_{LimitsOf(config_, on_cpu_), registry_, admission_, queue_, metrics_, clock_},
+      environment_{CallsOf(config_), accept_},
       service_(environment_, readiness_, {}),
       infer_service_(environment_, readiness_, {}) {
-  if (options.shared_memory) accept_.regions = &regions_;
+  if (config_.shared_memory == "named") accept_.regions = &regions_;
   queue_.StageWith(backend_->stager());
   if (!registry_.LoadAll().ok()) std::exit(1);
-  server_ = ValueOrExit(Server::Start({.listen = options.listen, .tls = options.tls},
+  server_ = ValueOrExit(Server::Start(ServingOf(config_, options.tls, 0),
                                       {service_.served(), infer_service_.served()}, environment_,
                                       readiness_));
   executor_.Start([](const absl::Status&) {});

@@ -8,14 +8,15 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "server/accept/environment.h"
 #include "server/batching/admission.h"
 #include "server/batching/batch_queue.h"
+#include "server/config/config.h"
 #include "server/exec/backends.h"
 #include "server/exec/executor.h"
 #include "server/rpc/infer_service.h"
@@ -53,35 +54,24 @@ class BenchTls {
   std::shared_ptr<grpc::ChannelCredentials> ForClients() const;
 
  private:
-  const testing::CertificateFolder folder_;
+  const testing::SecretFolder folder_;
   const testing::TestPki pki_;
   Metrics metrics_;
   std::unique_ptr<CertificateStore> store_;
 };
 
 struct BenchServerOptions {
-  std::string listen = "127.0.0.1:0";  // As normd's --listen.
-  std::string model;                   // The name of the only model, version 1, without parameters.
-  std::string config;                  // Its config.textproto.
-  BackendOptions backend;
-  BatchQueueOptions queue;
-  AcceptLimits accept;
+  std::string model;   // The name of the only model, version 1, without parameters.
+  std::string config;  // Its config.textproto.
+  // normd's, such as "--device=cuda"; by default the CPU and a free loopback port.
+  std::vector<std::string> flags = {};
   // Set: the lanes are what this makes of them, and nothing is computed inline.
-  std::function<std::unique_ptr<Lane>(std::unique_ptr<Lane>)> wrap_lane;
-  int small_lanes = 0;                    // As normd's --device_small_lanes.
+  std::function<std::unique_ptr<Lane>(std::unique_ptr<Lane>)> wrap_lane = {};
   const CertificateStore* tls = nullptr;  // Null: no TLS.
-  bool shared_memory = false;             // As normd's --shared_memory=named.
 };
 
-// As normd's flags choose them for the device: see server/part_options.cc.
-struct DeviceDefaults {
-  explicit DeviceDefaults(const std::string& device);
-  std::int64_t max_batch_bytes;
-  std::int64_t max_inline_bytes;
-  std::int64_t stream_piece_bytes;
-  Duration spin_wait;
-  int small_lanes;
-};
+// Reads a benchmark's own flags. Those after "--" are normd's: it returns them.
+std::vector<std::string> ParseBenchmark(int argc, char** argv);
 
 // normd as main.cc composes it. Ends the process with a message when it cannot start.
 class BenchServer {
@@ -96,10 +86,13 @@ class BenchServer {
  private:
   SteadyClock clock_;
   const testing::TempFolder repository_;
+  const ServerConfig config_;
   Metrics metrics_;
   Readiness readiness_;
   std::unique_ptr<Backend> backend_;
   ModelRegistry registry_;
+  std::vector<std::unique_ptr<Lane>> lanes_;  // Empty once the executor has them.
+  const bool on_cpu_;
   Admission admission_;
   BatchQueue queue_;
   Executor executor_;

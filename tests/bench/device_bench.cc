@@ -1,9 +1,8 @@
 // The exec stage on a GPU without gRPC: requests are fed from memory and their results dropped. The
 // limit is the link: pinned copies in both directions at once, measured in the same run.
 //
-//   device_bench [--lanes=4,8] [--small_lanes=4] [--chunks=4194304] [--staging=4]
-//                [--pieces=16777216] [--sizes=65536,1048576,...] [--seconds=2] [--outstanding=64]
-//                [--devices=1] [--host=true] [--idle=true] [--small=true]
+//   device_bench [--lanes=4,8] [--devices=1] [--sizes=65536,1048576,...] [--seconds=2]
+//                [--idle=true] [--small=true]
 //
 // GB/s count bytes in and bytes out. "of link" is their ratio to the simultaneous copies.
 
@@ -37,25 +36,19 @@
 
 ABSL_FLAG(std::string, lanes, absl::StrCat(normd::BackendOptions().device_lanes),
           "lanes of each device, a list");
-ABSL_FLAG(std::string, chunks, "", "bytes of a staging chunk, a list; empty: what normd takes");
-ABSL_FLAG(std::string, pieces, "16777216", "bytes of a piece, a list");
-ABSL_FLAG(int, staging, 0, "chunks of a lane; 0: what normd takes");
-ABSL_FLAG(int, small_lanes, normd::kDeviceSmallLanes,
-          "of them compute small batches at once; 0: all");
 ABSL_FLAG(int, devices, 0, "how many devices; 0: all");
-ABSL_FLAG(bool, host, false, "measures gathering by itself, too");
 ABSL_FLAG(bool, idle, false, "measures one small request by itself, too");
 ABSL_FLAG(bool, small, false, "compares the ways of a small batch, too");
-ABSL_FLAG(std::int64_t, mapped_bytes, normd::BackendOptions().device_mapped_bytes,
-          "a batch up to this goes through the link");
 ABSL_FLAG(std::string, sizes, "65536,262144,1048576,4194304,16777216,67108864",
           "bytes of one request, a list");
 ABSL_FLAG(double, seconds, 2, "of each line");
-ABSL_FLAG(int, outstanding, 64, "requests in the queue or in a lane at once");
-ABSL_FLAG(std::int64_t, max_outstanding_bytes, std::int64_t{1} << 30, "likewise, bytes");
 
 namespace normd {
 namespace {
+
+// In the queue or in a lane at once.
+constexpr std::int64_t kOutstanding = 64;
+constexpr std::int64_t kOutstandingBytes = std::int64_t{1} << 30;
 
 using Seconds = std::chrono::duration<double>;
 
@@ -66,37 +59,6 @@ std::vector<std::int64_t> Numbers(const std::string& list) {
     if (absl::SimpleAtoi(part, &number) && number > 0) numbers.push_back(number);
   }
   return numbers;
-}
-
-// What gathering reaches, alone and while the link moves other pinned memory both ways, with what
-// the link then reaches. A lane's batch is gathered once and crosses the link twice, so what host
-// memory allows is the best of the lesser of the two, twice the gathering and the link.
-void PrintGathering(LinkProbe& link) {
-  std::printf("gathering into pinned chunks, GB/s alone, then with the link, then the link's:\n");
-  std::printf("%8s %20s %20s %20s %20s\n", "threads", "256 KiB", "1 MiB", "4 MiB", "1 MiB stream");
-  const int cores = std::max(static_cast<int>(std::thread::hardware_concurrency()), 1);
-  GatherProbe gathering(cores);
-  double limit = 0;
-  for (const int threads : {1, 2, 4, 6, 8, 12, 16, 24, 32}) {
-    if (threads > cores) break;
-    std::printf("%8d", threads);
-    for (const auto& [kind, kib] :
-         {std::pair(HostCopy::kMemcpy, 256), std::pair(HostCopy::kMemcpy, 1024),
-          std::pair(HostCopy::kMemcpy, 4096), std::pair(HostCopy::kStreamingStores, 1024)}) {
-      const std::size_t bytes = static_cast<std::size_t>(kib) << 10;
-      gathering.Start(kind, threads, bytes);
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      const double alone = gathering.Stop();
-      gathering.Start(kind, threads, bytes);
-      const double copies = link.Measure();
-      const double beside = gathering.Stop();
-      limit = std::max(limit, std::min(2 * beside, copies));
-      std::printf("  %5.1f %5.1f %6.1f", alone, beside, copies);
-    }
-    std::printf("\n");
-    std::fflush(stdout);
-  }
-  std::printf("host memory allows both together: %.1f GB/s\n", limit);
 }
 
 // Keeps `outstanding` requests in the queue, each sent anew when it ends.
@@ -244,16 +206,15 @@ void MeasureIdle() {
 bool MeasureLanes(const DeviceBackendOptions& options, int device_count, double link) {
   const ExecStage stage(options, device_count);
   BatchQueue queue(BatchQueueOptions(), stage.clock);
-  Executor executor(stage.backend->MakeLanes(), queue, {}, absl::GetFlag(FLAGS_small_lanes));
+  Executor executor(stage.backend->MakeLanes(), queue, {}, kDeviceSmallLanes);
   executor.Start([&queue](const absl::Status& error) {
     queue.Close();
     queue.Abort(error);
   });
   bool ok = true;
   for (const std::int64_t size : Numbers(absl::GetFlag(FLAGS_sizes))) {
-    const int outstanding = static_cast<int>(std::min<std::int64_t>(
-        absl::GetFlag(FLAGS_outstanding),
-        std::max<std::int64_t>(absl::GetFlag(FLAGS_max_outstanding_bytes) / size, 2)));
+    const auto outstanding = static_cast<int>(
+        std::min(kOutstanding, std::max<std::int64_t>(kOutstandingBytes / size, 2)));
     Feeder feeder(queue, stage.clock, stage.model, size, outstanding);
     feeder.Run(Seconds(0.3));
     const auto [ended, seconds] = feeder.Run(Seconds(absl::GetFlag(FLAGS_seconds)));
@@ -263,8 +224,7 @@ bool MeasureLanes(const DeviceBackendOptions& options, int device_count, double 
     }
     const double rate = static_cast<double>(ended) / seconds;
     const double gigabytes = 2.0 * rate * static_cast<double>(feeder.bytes()) / 1e9;
-    std::printf("%6d %12zu %12zu %12lld %12d %10.0f %10.2f %10.3f\n", options.lanes_per_device,
-                options.lane.chunk_bytes, options.lane.piece_bytes,
+    std::printf("%6d %12lld %12d %10.0f %10.2f %10.3f\n", options.lanes_per_device,
                 static_cast<long long>(feeder.bytes()), outstanding, rate, gigabytes,
                 gigabytes / link);
     std::fflush(stdout);
@@ -283,34 +243,18 @@ int Run() {
   if (const int wanted = absl::GetFlag(FLAGS_devices); wanted > 0) {
     devices = std::min(devices, wanted);
   }
-  double link = 0;
-  {
-    LinkProbe probe(devices);
-    link = probe.Measure();
-    std::printf("pinned copies both ways, %d device(s): %.1f GB/s\n", devices, link);
-    if (absl::GetFlag(FLAGS_host)) PrintGathering(probe);
-  }
+  const double link = LinkProbe(devices).Measure();
+  std::printf("pinned copies both ways, %d device(s): %.1f GB/s\n", devices, link);
   if (absl::GetFlag(FLAGS_small)) PrintSmallBatches();
   if (absl::GetFlag(FLAGS_idle)) MeasureIdle();
-  std::printf("%6s %12s %12s %12s %12s %10s %10s %10s\n", "lanes", "chunk", "piece", "bytes",
-              "outstanding", "req/s", "GB/s", "of link");
-  const DeviceLaneOptions defaults = LaneOptionsFor(static_cast<std::size_t>(devices));
-  std::vector<std::int64_t> chunks = Numbers(absl::GetFlag(FLAGS_chunks));
-  if (chunks.empty()) chunks.push_back(static_cast<std::int64_t>(defaults.chunk_bytes));
+  std::printf("%6s %12s %12s %10s %10s %10s\n", "lanes", "bytes", "outstanding", "req/s", "GB/s",
+              "of link");
   for (const std::int64_t lanes : Numbers(absl::GetFlag(FLAGS_lanes))) {
-    for (const std::int64_t chunk : chunks) {
-      for (const std::int64_t piece : Numbers(absl::GetFlag(FLAGS_pieces))) {
-        DeviceBackendOptions options;
-        options.lanes_per_device = static_cast<int>(lanes);
-        options.pool_bytes = std::size_t{1} << 30;
-        options.lane.chunk_bytes = static_cast<std::size_t>(chunk);
-        const int staging = absl::GetFlag(FLAGS_staging);
-        options.lane.chunks = staging > 0 ? staging : defaults.chunks;
-        options.lane.piece_bytes = static_cast<std::size_t>(piece);
-        options.lane.mapped_bytes = static_cast<std::size_t>(absl::GetFlag(FLAGS_mapped_bytes));
-        if (!MeasureLanes(options, devices, link)) return 1;
-      }
-    }
+    DeviceBackendOptions options;
+    options.lanes_per_device = static_cast<int>(lanes);
+    options.pool_bytes = std::size_t{1} << 30;
+    options.lane = LaneOptionsFor(static_cast<std::size_t>(devices));
+    if (!MeasureLanes(options, devices, link)) return 1;
   }
   return 0;
 }

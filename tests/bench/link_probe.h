@@ -1,12 +1,9 @@
-// The two limits of a lane's way to a device and back: the link, and the host memory that requests
-// are gathered from.
+// The limit of a lane's way to a device and back.
 
 #ifndef NORMD_TESTS_BENCH_LINK_PROBE_H_
 #define NORMD_TESTS_BENCH_LINK_PROBE_H_
 
-#include <cstddef>
 #include <memory>
-#include <vector>
 
 namespace normd {
 
@@ -29,25 +26,6 @@ class LinkProbe {
 
   struct Links;
   const std::unique_ptr<Links> links_;
-};
-
-enum class HostCopy { kMemcpy, kStreamingStores };
-
-// Threads that copy from ordinary memory into pinned chunks, as lanes gather.
-class GatherProbe {
- public:
-  explicit GatherProbe(int max_threads);
-  ~GatherProbe();
-
-  // Starts `threads` threads, each copying from 64 MiB of its own into four chunks in turns.
-  void Start(HostCopy kind, int threads, std::size_t chunk_bytes);
-  // Ends them and returns what they copied together, GB/s.
-  double Stop();
-
- private:
-  struct Run;
-  std::vector<std::vector<char>> sources_;
-  std::unique_ptr<Run> run_;
 };
 
 }  // namespace normd

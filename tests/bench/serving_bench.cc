@@ -11,6 +11,7 @@
 //   serving_bench --connections=1 --sizes=1024          # the latency of an idle server
 //   serving_bench --connections=1 --calls=64            # many calls on one connection
 //   serving_bench --tls=true                            # both over TLS, and an echo without
+//   serving_bench --connections=4 -- --device=cuda      # with flags of normd
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -21,10 +22,10 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -34,7 +35,6 @@
 #include "tests/bench/allocations.h"
 #include "tests/bench/bench_server.h"
 #include "tests/bench/measure.h"
-#include "tests/bench/server_flags.h"
 
 ABSL_FLAG(int, connections, 16, "connections, each with closed-loop clients");
 ABSL_FLAG(int, calls, 1, "clients of each connection");
@@ -65,8 +65,9 @@ class EchoService final
   }
 };
 
-BenchServerOptions ServerOptions(const BenchTls* tls) {
-  BenchServerOptions options = OptionsFromFlags();
+BenchServerOptions ServerOptions(std::vector<std::string> flags, const BenchTls* tls) {
+  BenchServerOptions options;
+  options.flags = std::move(flags);
   if (tls != nullptr) options.tls = &tls->store();
   options.model = "rms_norm";
   options.config =
@@ -212,7 +213,8 @@ void Print(const char* server, std::int64_t bytes, const std::vector<Sample>& tu
 // The two servers, each with its connections.
 class Comparison {
  public:
-  Comparison() {
+  explicit Comparison(std::vector<std::string> flags)
+      : normd_(ServerOptions(std::move(flags), tls_.get())) {
     to_normd_ = Connect(normd_.address(), tls_.get());
     to_other_ = Connect(echo_.address(), tls_.get());
     if (tls_ != nullptr) {
@@ -269,7 +271,7 @@ class Comparison {
   // Null: no TLS.
   const std::unique_ptr<BenchTls> tls_ =
       absl::GetFlag(FLAGS_tls) ? std::make_unique<BenchTls>() : nullptr;
-  BenchServer normd_{ServerOptions(tls_.get())};
+  BenchServer normd_;
   EchoService echo_service_;
   EchoService plain_echo_service_;
   const EchoServer echo_{echo_service_, tls_ != nullptr ? MakeTlsCredentials(tls_->store())
@@ -280,9 +282,9 @@ class Comparison {
   Clients to_plain_echo_;
 };
 
-int Run() {
+int Run(std::vector<std::string> normd_flags) {
   spdlog::set_level(spdlog::level::warn);
-  Comparison comparison;
+  Comparison comparison(std::move(normd_flags));
   const absl::Duration length = absl::GetFlag(FLAGS_round);
   std::printf("%s; %d connections, %d calls on each, %d turns of %s\n",
               comparison.description().c_str(), absl::GetFlag(FLAGS_connections),
@@ -300,7 +302,4 @@ int Run() {
 }  // namespace
 }  // namespace normd
 
-int main(int argc, char** argv) {
-  absl::ParseCommandLine(argc, argv);
-  return normd::Run();
-}
+int main(int argc, char** argv) { return normd::Run(normd::ParseBenchmark(argc, argv)); }

@@ -26,7 +26,6 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
@@ -296,20 +295,14 @@ void Measure(Addresses servers, std::int64_t bytes) {
   MeasureWays(clients, ways, bytes);
 }
 
-void Run() {
-  BenchServerOptions options;
-  options.model = "rms_norm";
-  options.config =
-      absl::StrCat("rms_norm { normalized_shape: ", kRowElements, " eps: 1e-5 affine: false }");
-  options.backend.device = "cpu";
-  options.shared_memory = true;
-  const DeviceDefaults defaults(options.backend.device);
-  options.queue.limits.max_bytes = defaults.max_batch_bytes;
-  options.queue.max_inline_bytes = defaults.max_inline_bytes;
-  options.backend.max_inline_bytes = defaults.max_inline_bytes;
+void Run(std::vector<std::string> normd_flags) {
   const std::string socket = absl::StrCat("unix:///tmp/shm_bench_", getpid(), ".sock");
-  options.listen = absl::StrCat(options.listen, ",", socket);
-  const BenchServer server(options);
+  normd_flags.insert(normd_flags.begin(),
+                     {"--shared_memory=named", absl::StrCat("--listen=127.0.0.1:0,", socket)});
+  const BenchServer server({.model = "rms_norm",
+                            .config = absl::StrCat("rms_norm { normalized_shape: ", kRowElements,
+                                                   " eps: 1e-5 affine: false }"),
+                            .flags = std::move(normd_flags)});
   EchoService echo_service;
   const EchoServer echo(echo_service, grpc::InsecureServerCredentials(),
                         absl::StrCat("unix:///tmp/shm_bench_", getpid(), ".echo"));
@@ -328,8 +321,8 @@ void Run() {
 }  // namespace normd
 
 int main(int argc, char** argv) {
-  absl::ParseCommandLine(argc, argv);
+  std::vector<std::string> normd_flags = normd::ParseBenchmark(argc, argv);
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // As normd and normload do.
   spdlog::set_level(spdlog::level::warn);
-  normd::Run();
+  normd::Run(std::move(normd_flags));
 }

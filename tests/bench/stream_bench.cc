@@ -3,7 +3,7 @@
 // the same client. The ratio of the two is the number; the rates themselves are the machine's. "cpu
 // ms/GB" is the processor time of client and server together.
 //
-//   stream_bench --streams=1 --tensor_bytes=1073741824 --rounds=7
+//   stream_bench --streams=1 --tensor_bytes=1073741824 --rounds=7 [-- FLAGS OF NORMD]
 
 #include <grpcpp/grpcpp.h>
 
@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "client/stream_transport.h"
@@ -24,15 +23,12 @@
 #include "spdlog/spdlog.h"
 #include "tests/bench/bench_server.h"
 #include "tests/bench/measure.h"
-#include "tests/bench/server_flags.h"
 
 ABSL_FLAG(int, streams, 1, "at once, each with a connection of its own");
 ABSL_FLAG(std::int64_t, tensor_bytes, std::int64_t{1} << 30,
           "of one stream; a multiple of 64 rows");
 ABSL_FLAG(std::int64_t, row_bytes, std::int64_t{1} << 20, "of InstanceNorm, a multiple of 4");
 ABSL_FLAG(std::int64_t, chunk_bytes, std::int64_t{1} << 20, "of the client's messages");
-ABSL_FLAG(std::int64_t, window_bytes, std::int64_t{32} << 20, "normd's --stream_window_bytes");
-ABSL_FLAG(std::int64_t, piece_bytes, -1, "what a stream is cut into; -1: normd's default");
 ABSL_FLAG(int, rounds, 7, "turns of each server; the ratio is the median of theirs");
 
 namespace normd {
@@ -109,17 +105,6 @@ class EchoService final
   }
 };
 
-BenchServerOptions ServerOptions() {
-  BenchServerOptions options = OptionsFromFlags();
-  options.model = "norm";
-  options.config = absl::StrCat("instance_norm { channels: ", kChannels, " }\n");
-  const DeviceDefaults defaults(options.backend.device);
-  options.accept.stream.piece_bytes =
-      FlagOr(absl::GetFlag(FLAGS_piece_bytes), defaults.stream_piece_bytes);
-  options.accept.stream.window_bytes = absl::GetFlag(FLAGS_window_bytes);
-  return options;
-}
-
 grpc::ByteBuffer ToBuffer(const v1::NormalizeStreamRequest& message) {
   const grpc::Slice slice(message.SerializeAsString());
   return grpc::ByteBuffer(&slice, 1);
@@ -185,7 +170,7 @@ Sample Measure(Clients& clients, const grpc::ByteBuffer& header, const grpc::Byt
   return {gb / took.count(), 1e-3 * (CpuMicroseconds() - cpu) / gb};
 }
 
-int Run() {
+int Run(const std::vector<std::string>& normd_flags) {
   spdlog::set_level(spdlog::level::warn);
   const std::int64_t row_bytes = absl::GetFlag(FLAGS_row_bytes);
   const std::int64_t tensor_bytes = absl::GetFlag(FLAGS_tensor_bytes);
@@ -209,7 +194,9 @@ int Run() {
   const grpc::ByteBuffer chunk = ToBuffer(message);
   const std::int64_t chunks = tensor_bytes / chunk_bytes;
 
-  const BenchServer normd(ServerOptions());
+  const BenchServer normd({.model = "norm",
+                           .config = absl::StrCat("instance_norm { channels: ", kChannels, " }"),
+                           .flags = normd_flags});
   EchoService echo_service;
   const EchoServer echo(echo_service);
   Clients to_normd = Connect(normd.address());
@@ -239,7 +226,4 @@ int Run() {
 }  // namespace
 }  // namespace normd
 
-int main(int argc, char** argv) {
-  absl::ParseCommandLine(argc, argv);
-  return normd::Run();
-}
+int main(int argc, char** argv) { return normd::Run(normd::ParseBenchmark(argc, argv)); }

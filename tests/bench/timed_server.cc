@@ -20,6 +20,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "client/tensor/random.h"
@@ -101,15 +102,13 @@ int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
   spdlog::set_level(spdlog::level::warn);
   normd::BenchServerOptions options;
-  options.listen = absl::GetFlag(FLAGS_listen);
   options.model = "norm";
   options.config = "layer_norm { normalized_shape: 64 affine: false }\n";
-  options.backend.device = "cpu";
-  options.backend.cpu_lanes = absl::GetFlag(FLAGS_lanes);
-  options.backend.cpu_threads = 1;
-  options.queue.limits.max_rows = absl::GetFlag(FLAGS_max_batch_requests);
-  options.queue.limits.max_queue_delay =
-      absl::ToChronoNanoseconds(absl::GetFlag(FLAGS_max_queue_delay));
+  options.flags = {absl::StrCat("--listen=", absl::GetFlag(FLAGS_listen)), "--cpu_threads=1",
+                   absl::StrCat("--cpu_lanes=", absl::GetFlag(FLAGS_lanes)),
+                   absl::StrCat("--max_batch_rows=", absl::GetFlag(FLAGS_max_batch_requests)),
+                   absl::StrCat("--max_queue_delay=",
+                                absl::FormatDuration(absl::GetFlag(FLAGS_max_queue_delay)))};
   const normd::TimedLane::Times times = {
       absl::ToChronoNanoseconds(absl::GetFlag(FLAGS_batch_time)),
       absl::ToChronoNanoseconds(absl::GetFlag(FLAGS_request_time)), absl::GetFlag(FLAGS_jitter),

@@ -13,17 +13,18 @@
 #include "grpcpp/grpcpp.h"
 #include "normd/v1/norm_service.grpc.pb.h"
 #include "tests/support/certificates.h"
+#include "tests/support/temp_folder.h"
 
 namespace normd::client {
 namespace {
 
 using ::testing::AllOf;
-using testing::CertificateFolder;
 using ::testing::Each;
 using ::testing::Eq;
 using ::testing::HasSubstr;
 using testing::MakeCertificate;
 using ::testing::Not;
+using testing::SecretFolder;
 using ::testing::SizeIs;
 using testing::TestPki;
 
@@ -99,7 +100,7 @@ class ChannelSecurityTest : public ::testing::Test {
     return (*client)->ListModels(std::chrono::seconds(20)).status();
   }
 
-  const CertificateFolder folder_;
+  const SecretFolder folder_;
   const TestPki pki_ = {};
 };
 
@@ -167,7 +168,7 @@ TEST_F(ChannelSecurityTest, ATokenIsOneWord) {
     EXPECT_EQ(token.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(token.status().message(), HasSubstr("wanted one word, the token"));
   }
-  EXPECT_EQ(ReadToken(folder_.path("absent")).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ReadToken(folder_.File("absent")).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(ReadToken(folder_.Write("token", "")).status().code(), absl::StatusCode::kNotFound);
 }
 
@@ -176,7 +177,7 @@ TEST_F(ChannelSecurityTest, NamesTheFileThatIsMissing) {
   for (std::string TlsOptions::*file :
        {&TlsOptions::ca_file, &TlsOptions::cert_file, &TlsOptions::key_file}) {
     TlsOptions wrong = good;
-    wrong.*file = folder_.path("absent");
+    wrong.*file = folder_.File("absent");
     const auto credentials = MakeChannelCredentials(wrong);
     EXPECT_EQ(credentials.status().code(), absl::StatusCode::kNotFound);
     EXPECT_THAT(credentials.status().message(), HasSubstr("absent: cannot read"));
@@ -214,7 +215,7 @@ TEST_F(ChannelSecurityTest, NamesTheFileThatIsNoneOfItsKind) {
             "tls_key: " + locked + " is encrypted, wanted a key without a passphrase");
   // A folder cannot be read.
   TlsOptions folder = good;
-  folder.ca_file = folder_.path("");
+  folder.ca_file = folder_.File("");
   EXPECT_THAT(MakeChannelCredentials(folder).status().message(), HasSubstr("cannot read"));
 }
 

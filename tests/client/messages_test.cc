@@ -18,6 +18,7 @@
 namespace normd::client {
 namespace {
 
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
 std::string Flatten(const grpc::ByteBuffer& buffer) {
@@ -71,14 +72,14 @@ absl::StatusOr<grpc::ByteBuffer> EncodeRequest(std::vector<NamedTensor> inputs) 
 }
 
 // A request for "some_model" that says all that both protocols have words for.
-NormalizeRequest WholeRequest(Protocol protocol, NamedTensor input) {
+NormalizeRequest WholeRequest(std::vector<NamedTensor> inputs) {
   NormalizeRequest request;
-  request.protocol = protocol;
+  request.protocol = Protocol::kOpenInference;
   request.model = "some_model";
   request.version = 7;
   request.priority = v1::PRIORITY_LOW;
   request.queue_timeout = Duration(12345);
-  request.inputs = {std::move(input)};
+  request.inputs = std::move(inputs);
   return request;
 }
 
@@ -168,53 +169,48 @@ TEST(NormalizeResponseTest, ShowsTheSharedMemoryOfItsRequestAndNoOther) {
       << "of a request without any";
 }
 
-TEST(EncodeRequestTest, IsTheMessageThatProtobufReads) {
+TEST(EncodeRequestTest, IsTheMessageThatProtobufReadsInBothProtocols) {
+  const Tensor other = test::RandomFloats({2, 500}, 2);
+  const TensorView empty{norm::DType::kFloat32, Shape::Create({0, 8}).value(), {}};
   for (const norm::DType dtype : {norm::DType::kFloat32, norm::DType::kFloat64,
                                   norm::DType::kFloat16, norm::DType::kBFloat16}) {
     const Tensor tensor = RandomTensor(dtype, Shape::Create({2, 300, 1}).value(), 0, 1, 1).value();
-    NormalizeRequest request = WholeRequest(Protocol::kNormd, tensor.named());
+    NormalizeRequest request = WholeRequest({tensor.named("x"), other.named("y"), {"", empty, {}}});
+    const auto infer = EncodedRequest::Create(request);
+    ASSERT_TRUE(infer.ok()) << infer.status();
+    EXPECT_EQ(infer->protocol(), Protocol::kOpenInference);
+    request.protocol = Protocol::kNormd;
     request.precision = v1::PRECISION_TF32;
-    const auto encoded = EncodedRequest::Create(request);
-    ASSERT_TRUE(encoded.ok()) << encoded.status();
+    const auto plain = EncodedRequest::Create(request);
+    ASSERT_TRUE(plain.ok()) << plain.status();
     v1::NormalizeRequest message;
-    ASSERT_TRUE(message.ParseFromString(Flatten(encoded->message())));
+    ASSERT_TRUE(message.ParseFromString(Flatten(plain->message())));
     EXPECT_EQ(message.model(), "some_model");
     EXPECT_EQ(message.version(), 7);
     EXPECT_EQ(message.priority(), v1::PRIORITY_LOW);
     EXPECT_EQ(message.queue_timeout_ns(), 12345);
     EXPECT_EQ(message.precision(), v1::PRECISION_TF32);
-    ASSERT_EQ(message.inputs_size(), 1);
-    EXPECT_EQ(static_cast<int>(message.inputs(0).dtype()), static_cast<int>(dtype));
-    EXPECT_THAT(message.inputs(0).shape(), ::testing::ElementsAre(2, 300, 1));
-    EXPECT_EQ(
-        std::memcmp(message.inputs(0).data().data(), tensor.bytes().data(), tensor.bytes().size()),
-        0);
-    EXPECT_EQ(message.inputs(0).data().size(), tensor.bytes().size());
-  }
-}
-
-TEST(EncodeRequestTest, IsTheOpenInferenceProtocolsMessageToo) {
-  for (const norm::DType dtype : {norm::DType::kFloat32, norm::DType::kFloat64,
-                                  norm::DType::kFloat16, norm::DType::kBFloat16}) {
-    const Tensor tensor = RandomTensor(dtype, Shape::Create({2, 300, 1}).value(), 0, 1, 1).value();
-    const auto encoded =
-        EncodedRequest::Create(WholeRequest(Protocol::kOpenInference, tensor.named("x")));
-    ASSERT_TRUE(encoded.ok()) << encoded.status();
-    EXPECT_EQ(encoded->protocol(), Protocol::kOpenInference);
-    inference::ModelInferRequest message;
-    ASSERT_TRUE(message.ParseFromString(Flatten(encoded->message())));
-    EXPECT_EQ(message.model_name(), "some_model");
-    EXPECT_EQ(message.model_version(), "7");
-    EXPECT_EQ(message.parameters().at("priority").uint64_param(), 3u);
-    EXPECT_EQ(message.parameters().at("timeout").int64_param(), 13);  // Rounded up.
-    ASSERT_EQ(message.inputs_size(), 1);
-    EXPECT_EQ(message.inputs(0).name(), "x");
-    EXPECT_EQ(message.inputs(0).datatype(), NamesOf(dtype).inference);
-    EXPECT_THAT(message.inputs(0).shape(), ::testing::ElementsAre(2, 300, 1));
-    ASSERT_EQ(message.raw_input_contents_size(), 1);
-    const std::string& data = message.raw_input_contents(0);
-    ASSERT_EQ(data.size(), tensor.bytes().size());
-    EXPECT_EQ(std::memcmp(data.data(), tensor.bytes().data(), data.size()), 0);
+    ASSERT_EQ(message.inputs_size(), 3);
+    inference::ModelInferRequest infer_message;
+    ASSERT_TRUE(infer_message.ParseFromString(Flatten(infer->message())));
+    EXPECT_EQ(infer_message.model_name(), "some_model");
+    EXPECT_EQ(infer_message.model_version(), "7");
+    EXPECT_EQ(infer_message.parameters().at("priority").uint64_param(), 3u);
+    EXPECT_EQ(infer_message.parameters().at("timeout").int64_param(), 13);  // Rounded up.
+    ASSERT_EQ(infer_message.inputs_size(), 3);
+    ASSERT_EQ(infer_message.raw_input_contents_size(), 3);
+    for (int i = 0; i < 3; ++i) {
+      const auto& [name, view, owner, region, offset] = request.inputs[static_cast<std::size_t>(i)];
+      const std::string data(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size());
+      EXPECT_EQ(message.inputs(i).name(), name);
+      EXPECT_EQ(static_cast<int>(message.inputs(i).dtype()), static_cast<int>(view.dtype));
+      EXPECT_THAT(message.inputs(i).shape(), ElementsAreArray(view.shape.dims()));
+      EXPECT_TRUE(message.inputs(i).data() == data);
+      EXPECT_EQ(infer_message.inputs(i).name(), name);
+      EXPECT_EQ(infer_message.inputs(i).datatype(), NamesOf(view.dtype).inference);
+      EXPECT_THAT(infer_message.inputs(i).shape(), ElementsAreArray(view.shape.dims()));
+      EXPECT_TRUE(infer_message.raw_input_contents(i) == data);
+    }
   }
 }
 
@@ -246,29 +242,6 @@ TEST(EncodeRequestTest, RefersToTheTensorAndHoldsItsOwner) {
     EXPECT_FALSE(watch.expired());
   }
   EXPECT_TRUE(watch.expired());
-}
-
-TEST(EncodeRequestTest, EncodesTwoNamedInputs) {
-  const Tensor x = test::RandomFloats({2, 3}, 1);
-  const Tensor y = test::RandomFloats({2, 500}, 2);
-  const auto buffer = EncodeRequest({x.named("x"), y.named("y")});
-  ASSERT_TRUE(buffer.ok()) << buffer.status();
-  v1::NormalizeRequest message;
-  ASSERT_TRUE(message.ParseFromString(Flatten(*buffer)));
-  ASSERT_EQ(message.inputs_size(), 2);
-  EXPECT_EQ(message.inputs(0).name(), "x");
-  EXPECT_EQ(message.inputs(1).name(), "y");
-  EXPECT_THAT(message.inputs(1).shape(), ::testing::ElementsAre(2, 500));
-  ASSERT_EQ(message.inputs(1).data().size(), y.bytes().size());
-  EXPECT_EQ(std::memcmp(message.inputs(1).data().data(), y.bytes().data(), y.bytes().size()), 0);
-}
-
-TEST(EncodeRequestTest, EncodesAnEmptyTensor) {
-  const TensorView empty{norm::DType::kFloat32, Shape::Create({0, 8}).value(), {}};
-  v1::NormalizeRequest message;
-  ASSERT_TRUE(message.ParseFromString(Flatten(*EncodeRequest({{"", empty, nullptr}}))));
-  EXPECT_THAT(message.inputs(0).shape(), ::testing::ElementsAre(0, 8));
-  EXPECT_TRUE(message.inputs(0).data().empty());
 }
 
 TEST(EncodeRequestTest, RefusesMoreThanAMessageCarries) {
@@ -314,7 +287,7 @@ TEST(DecodeResponseTest, ReadsSeveralOutputsOfTheirOwnTypeAndShapeFromAnySlicesE
       const v1::Tensor& want = message.outputs(i);
       EXPECT_EQ(got.name(), want.name());
       EXPECT_EQ(static_cast<int>(got.dtype()), static_cast<int>(want.dtype()));
-      EXPECT_THAT(got.shape().dims(), ::testing::ElementsAreArray(want.shape()));
+      EXPECT_THAT(got.shape().dims(), ElementsAreArray(want.shape()));
       EXPECT_EQ(DataOf(got), want.data());
     }
     EXPECT_EQ(decoded->size_bytes(), 58U);

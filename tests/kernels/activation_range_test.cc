@@ -49,6 +49,16 @@ std::uint16_t Bits(const Tensor& tensor, std::int64_t i) {
   return bits;
 }
 
+// Every value of a 16-bit type, by its bits.
+Tensor EveryValue(DType dtype) {
+  Tensor values(dtype, 65536);
+  for (std::int64_t i = 0; i < values.count(); ++i) {
+    const std::uint16_t bits = static_cast<std::uint16_t>(i);
+    std::memcpy(static_cast<char*>(values.data()) + 2 * i, &bits, 2);
+  }
+  return values;
+}
+
 // Expects element i of y to be within one unit in the last place of the activation of values[i],
 // where that is finite: edge_values_test.cc has the others.
 void ExpectWithinOneUnit(const Tensor& y, Activation activation,
@@ -85,10 +95,6 @@ class KernelActivationRangeTest : public ::testing::TestWithParam<std::tuple<DTy
  protected:
   void SetUp() override {
     if (!backend_->Available()) GTEST_SKIP() << backend_->Name() << " is not available";
-    for (std::int64_t i = 0; i < x_.count(); ++i) {
-      const std::uint16_t bits = static_cast<std::uint16_t>(i);
-      std::memcpy(static_cast<char*>(x_.data()) + 2 * i, &bits, 2);
-    }
   }
 
   DType dtype() const { return std::get<0>(GetParam()); }
@@ -112,7 +118,7 @@ class KernelActivationRangeTest : public ::testing::TestWithParam<std::tuple<DTy
   }
 
   std::unique_ptr<KernelBackend> backend_ = MakeKernelBackend();
-  Tensor x_{std::get<0>(GetParam()), 65536};
+  const Tensor x_ = EveryValue(dtype());
 };
 
 TEST_P(KernelActivationRangeTest, IsWithinOneUnitInTheLastPlaceForEveryValue) {
@@ -148,8 +154,6 @@ class KernelActivationRowTest : public ::testing::TestWithParam<DType> {
     spec_.statistics = Statistics::kMeanSquare;
     double squares = 0;
     for (std::int64_t i = 0; i < kSpatial; ++i) {
-      const std::uint16_t bits = static_cast<std::uint16_t>(i);
-      std::memcpy(static_cast<char*>(channel_.data()) + 2 * i, &bits, 2);
       // Not NaN either.
       if (!(std::abs(channel_.Get(i)) <= kLargest)) channel_.Set(i, 0);
       squares += channel_.Get(i) * channel_.Get(i);
@@ -164,7 +168,7 @@ class KernelActivationRowTest : public ::testing::TestWithParam<DType> {
 
   std::unique_ptr<KernelBackend> backend_ = MakeKernelBackend();
   NormSpec spec_ = GroupNormSpec(kChannels, 1, GetParam());
-  Tensor channel_{GetParam(), kSpatial};
+  Tensor channel_ = EveryValue(GetParam());
   std::vector<double> gamma_, values_;
 };
 
@@ -200,16 +204,6 @@ class KernelHalfFormatsTest : public ::testing::TestWithParam<DType> {
  protected:
   void SetUp() override {
     if (!backend_->Available()) GTEST_SKIP() << backend_->Name() << " is not available";
-    for (std::int64_t i = 0; i < x_.count(); ++i) {
-      const std::uint16_t bits = static_cast<std::uint16_t>(i);
-      std::memcpy(static_cast<char*>(x_.data()) + 2 * i, &bits, 2);
-    }
-  }
-
-  std::uint16_t Bits(const Tensor& tensor, std::int64_t i) const {
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, static_cast<const char*>(tensor.data()) + 2 * i, 2);
-    return bits;
   }
 
   // y = x * scale + shift in Acc, through given statistics: mean 0, variance 1, eps 0.
@@ -229,7 +223,7 @@ class KernelHalfFormatsTest : public ::testing::TestWithParam<DType> {
   }
 
   std::unique_ptr<KernelBackend> backend_ = MakeKernelBackend();
-  Tensor x_{GetParam(), 65536};
+  const Tensor x_ = EveryValue(GetParam());
 };
 
 TEST_P(KernelHalfFormatsTest, EveryValueComesBackFromTheIdentity) {

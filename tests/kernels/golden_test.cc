@@ -1,6 +1,6 @@
 // Every backend against PyTorch: float32 is never twice as far from float64. That the reference has
 // PyTorch's results is tested in tests/client/verify, that backends have the reference's in
-// conformance_test.cc.
+// stages_test.cc.
 
 #include <gtest/gtest.h>
 

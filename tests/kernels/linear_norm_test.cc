@@ -198,7 +198,6 @@ TEST_P(LinearNormTest, AgreesWithReferenceWhereTheFirstFeaturesAreFarFromTheOthe
   Check(layer, request);
 }
 
-// What the service promises to everybody: alone or in company, first or last, the same bits.
 // Features of z that the product leaves as they are, whose squares overflow float32.
 TEST_P(LinearNormTest, FeaturesWhoseSquaresOverflowAreFiniteOrNaN) {
   const bool is_cuda = backend_->Name() == "cuda";
@@ -225,6 +224,7 @@ TEST_P(LinearNormTest, FeaturesWhoseSquaresOverflowAreFiniteOrNaN) {
   }
 }
 
+// What the service promises to everybody: alone or in company, first or last, the same bits.
 TEST_P(LinearNormTest, GivesASampleTheSameBitsInEveryBatchAndPlace) {
   for (const auto& [in, out] : {std::pair{48, 80}, {129, 67}, {512, 96}}) {
     const Layer layer = MakeLayer(in, out);

@@ -97,6 +97,45 @@ class StagesTest : public StagesFixture {
 constexpr std::int64_t kShortLengths[] = {1,  2,  3,   7,   8,   15,  16,  17,  31, 32,
                                           33, 63, 100, 127, 128, 129, 255, 256, 257};
 
+// Around vectors, blocks, chunks of 4096 elements and parts of 65536.
+TEST_P(StagesTest, PlainRowsAgreeWithTheReference) {
+  for (const Statistics statistics : kEveryStatistics) {
+    for (const std::int64_t length :
+         {1,    2,    3,    7,    8,    15,    16,    17,    31,    32,   33,
+          63,   64,   65,   127,  129,  255,   257,   511,   513,   1023, 1024,
+          1025, 2049, 4095, 4096, 4097, 65535, 65536, 65537, 140001}) {
+#ifdef NORMD_SANITIZED
+      if (length > 4097) continue;
+#endif
+      for (int i = length > 2049 ? 1 : 3; i > 0; --i) {
+        StagedSpec staged = Plain(statistics);
+        if (!staged.IsValid()) continue;
+        if (random_.Chance(30)) staged.Add(Stage::kActivation, random_);
+        CheckBatch(staged, length, length > 4097 ? 1 : random_.Draw(1, 3));
+        if (HasFailure() || !unsupported_.empty()) return;
+      }
+    }
+  }
+}
+
+TEST_P(StagesTest, PlainRowsOfManyChannelCountsAgreeWithTheReference) {
+  if (std::get<Layout>(GetParam()) == Layout::kMixedRuns) GTEST_SKIP() << "has no groups";
+  const struct {
+    std::int64_t channels, groups, spatial;
+  } shapes[] = {{1, 1, 37},  {3, 1, 333},  {3, 3, 100},   {6, 3, 49},   {20, 5, 64}, {64, 8, 49},
+                {65, 5, 40}, {257, 1, 33}, {320, 32, 64}, {515, 5, 17}, {8, 4, 5},   {3, 3, 2}};
+  for (const Statistics statistics : kEveryStatistics) {
+    for (const auto& [channels, groups, spatial] : shapes) {
+      StagedSpec staged = Plain(statistics);
+      if (!staged.IsValid()) continue;
+      staged.spec.channels = channels;
+      staged.spec.groups = groups;
+      CheckSegments(staged, spatial, spatial < 10 ? 40 : 3, 2);
+      if (HasFailure() || !unsupported_.empty()) return;
+    }
+  }
+}
+
 TEST_P(StagesTest, EveryPairOfStagesAgreesWithTheReference) {
   for (int first = 0; first < kStages; ++first) {
     for (int second = first; second < kStages; ++second) {

@@ -100,7 +100,8 @@ class Tree:
         elif re.search(r"_fuzzer(_replay)?$", program):
             paths = ["tests/fuzz/replay_main.cc"]
         elif (self.root / f"tests/bench/{program}.cc").exists():
-            paths = [f"tests/bench/{program}.cc", "tests/bench/server_flags.cc"]
+            # Those after -- are normd's.
+            paths = [f"tests/bench/{program}.cc", "server/config/flags.cc"]
         elif SCRIPT.match(program) and (self.root / program).exists():
             paths = [program]
         else:

@@ -1,18 +1,14 @@
 #include "tests/support/certificates.h"
 
-#include <fcntl.h>
 #include <openssl/bio.h>
 #include <openssl/ec.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/rsa.h>
 #include <openssl/x509v3.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 
 namespace normd::testing {
@@ -112,25 +108,6 @@ TestCertificate MakeCertificate(const CertificateSpec& spec, const TestCertifica
   made.certificate = TextOf(certificate_text.get());
   made.key = TextOf(key_text.get());
   return made;
-}
-
-CertificateFolder::CertificateFolder()
-    : root_(std::filesystem::temp_directory_path() / "normd_tls_XXXXXX") {
-  Require(mkdtemp(root_.data()) != nullptr, "mkdtemp");
-}
-
-CertificateFolder::~CertificateFolder() { std::filesystem::remove_all(root_); }
-
-std::string CertificateFolder::Write(const std::string& name, const std::string& text,
-                                     int mode) const {
-  const std::string made = path(name + ".new");
-  const int fd = open(made.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  Require(fd >= 0, made.c_str());
-  Require(write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()), "write");
-  Require(fchmod(fd, static_cast<mode_t>(mode)) == 0, "fchmod");
-  close(fd);
-  Require(rename(made.c_str(), path(name).c_str()) == 0, "rename");
-  return path(name);
 }
 
 }  // namespace normd::testing

@@ -47,22 +47,6 @@ struct TestPki {
                                            &authority);
 };
 
-// A folder for the files of one test, removed at the end.
-class CertificateFolder {
- public:
-  CertificateFolder();
-  ~CertificateFolder();
-  CertificateFolder(const CertificateFolder&) = delete;
-  CertificateFolder& operator=(const CertificateFolder&) = delete;
-
-  std::string path(const std::string& name) const { return root_ + "/" + name; }
-  // Puts a whole file in place with a rename; returns its path.
-  std::string Write(const std::string& name, const std::string& text, int mode = 0600) const;
-
- private:
-  std::string root_;
-};
-
 }  // namespace normd::testing
 
 #endif  // NORMD_TESTS_SUPPORT_CERTIFICATES_H_

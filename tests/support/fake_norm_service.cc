@@ -72,25 +72,13 @@ class Service final : public v1::NormService::Service {
  public:
   grpc::Status Normalize(grpc::ServerContext* context, const v1::NormalizeRequest* request,
                          v1::NormalizeResponse* response) override {
-    bool wrong = false;
-    const FakeModel* model = nullptr;
-    {
-      MutexLock lock(mutex_);
-      const std::int64_t number = calls_++;
-      changed_.SignalAll();
-      while (number >= hold_from_) changed_.Wait(mutex_);
-      if (number >= fail_from_ && context != nullptr) SetRetryHint(failure_, *context);
-      if (number >= fail_from_) return ToGrpc(failure_);
-      wrong = number >= wrong_from_;
-      model = Find(request->model());
-    }
-    if (model == nullptr) return NotFound(request->model());
-    return Compute(*model, *request, wrong, response);
+    const Call call = Begin(request->model(), context);
+    return call.status.ok() ? Compute(*call.model, *request, call.wrong, response) : call.status;
   }
 
   // Computes when it has the whole input; answers in chunks of odd size.
   grpc::Status NormalizeStream(
-      grpc::ServerContext*,
+      grpc::ServerContext* context,
       grpc::ServerReaderWriter<v1::NormalizeStreamResponse, v1::NormalizeStreamRequest>* stream)
       override {
     constexpr std::size_t kResponseBytes = 1001;
@@ -99,24 +87,13 @@ class Service final : public v1::NormService::Service {
       return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "part: wanted the header");
     }
     v1::NormalizeRequest request = message.header();
-    const FakeModel* model = nullptr;
-    bool wrong = false;
-    std::int64_t samples = 0;
-    {
-      MutexLock lock(mutex_);
-      samples = samples_;
-      const std::int64_t number = calls_++;
-      changed_.SignalAll();
-      while (number >= hold_from_) changed_.Wait(mutex_);
-      if (number >= fail_from_) return ToGrpc(failure_);
-      wrong = number >= wrong_from_;
-      model = Find(request.model());
-    }
-    if (model == nullptr) return NotFound(request.model());
+    const Call call = Begin(request.model(), context);
+    if (!call.status.ok()) return call.status;
+    const std::int64_t samples = call.samples;
     v1::NormalizeStreamResponse answer;
     answer.mutable_header()->set_model(request.model());
     answer.mutable_header()->set_version(1);
-    const absl::StatusOr<std::vector<v1::Tensor>> outputs = OutputsOf(*model, request);
+    const absl::StatusOr<std::vector<v1::Tensor>> outputs = OutputsOf(*call.model, request);
     if (!outputs.ok()) return ToGrpc(outputs.status());
     for (const v1::Tensor& output : *outputs) *answer.mutable_header()->add_outputs() = output;
     answer.mutable_header()->set_max_chunk_bytes(4096);
@@ -126,7 +103,7 @@ class Service final : public v1::NormService::Service {
     while (stream->Read(&message)) bytes += message.chunk();
     Deal(bytes, samples, request);
     v1::NormalizeResponse response;
-    const grpc::Status status = Compute(*model, request, wrong, &response);
+    const grpc::Status status = Compute(*call.model, request, call.wrong, &response);
     if (!status.ok()) return status;
     const std::string data = Interleaved(response, samples);
     for (std::size_t at = 0; at < data.size(); at += kResponseBytes) {
@@ -215,6 +192,25 @@ class Service final : public v1::NormService::Service {
  private:
   static grpc::Status NotFound(const std::string& name) {
     return grpc::Status(grpc::StatusCode::NOT_FOUND, absl::StrCat("model: no \"", name, "\""));
+  }
+
+  struct Call {
+    grpc::Status status;
+    const FakeModel* model = nullptr;
+    bool wrong = false;
+    std::int64_t samples = 0;
+  };
+  // A Normalize or NormalizeStream, once it is no longer held. `context` may be null.
+  Call Begin(const std::string& name, grpc::ServerContext* context) {
+    MutexLock lock(mutex_);
+    const std::int64_t number = calls_++;
+    changed_.SignalAll();
+    while (number >= hold_from_) changed_.Wait(mutex_);
+    if (number >= fail_from_ && context != nullptr) SetRetryHint(failure_, *context);
+    if (number >= fail_from_) return {.status = ToGrpc(failure_)};
+    const FakeModel* model = Find(name);
+    return {model == nullptr ? NotFound(name) : grpc::Status::OK, model, number >= wrong_from_,
+            samples_};
   }
 
   const FakeModel* Find(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -73,12 +73,7 @@ class CpuMixRun final : public CpuRun {
   void Start(const BackendState&, norm::DType) override {}
   absl::Status Launch() override {
     for (const MixSegment& segment : segments_) {
-      for (std::int64_t i = 0; i < segment.samples; ++i) {
-        ComputeMix(
-            segment.inputs[0] + i * kMixInputBytes[0], segment.inputs[1] + i * kMixInputBytes[1],
-            segment.inputs[2] + i * kMixInputBytes[2], segment.outputs[0] + i * kMixOutputBytes[0],
-            segment.outputs[1] + i * kMixOutputBytes[1]);
-      }
+      ComputeMix(segment.inputs, segment.outputs, segment.samples);
     }
     return absl::OkStatus();
   }
@@ -109,16 +104,18 @@ std::size_t Aligned(const std::vector<std::byte>& memory) {
 
 }  // namespace
 
-void ComputeMix(const std::byte* x, const std::byte* g, const std::byte* s, std::byte* y,
-                std::byte* t) {
-  double sum = norm::LoadElement(norm::DType::kFloat64, s, 0);
-  for (std::int64_t i = 0; i < kMixWidth; ++i) {
-    const double value = norm::LoadElement(norm::DType::kFloat32, x, i);
-    sum += value;
-    norm::StoreElement(norm::DType::kFloat32, y, i,
-                       value * norm::LoadElement(norm::DType::kFloat16, g, i));
+void ComputeMix(absl::Span<const std::byte* const> inputs, absl::Span<std::byte* const> outputs,
+                std::int64_t samples) {
+  for (std::int64_t sample = 0; sample < samples; ++sample) {
+    double sum = norm::LoadElement(norm::DType::kFloat64, inputs[2], sample);
+    for (std::int64_t i = sample * kMixWidth; i < (sample + 1) * kMixWidth; ++i) {
+      const double value = norm::LoadElement(norm::DType::kFloat32, inputs[0], i);
+      sum += value;
+      norm::StoreElement(norm::DType::kFloat32, outputs[0], i,
+                         value * norm::LoadElement(norm::DType::kFloat16, inputs[1], i));
+    }
+    norm::StoreElement(norm::DType::kFloat64, outputs[1], sample, sum);
   }
-  norm::StoreElement(norm::DType::kFloat64, t, 0, sum);
 }
 
 std::shared_ptr<Model> MakeMixModel(ModelMetrics& metrics) {
@@ -194,12 +191,8 @@ std::string MixRequest::Wrong() const {
   for (std::size_t o = 0; o < 2; ++o) {
     expected[o].resize(static_cast<std::size_t>(samples_ * kMixOutputBytes[o]));
   }
-  for (std::int64_t i = 0; i < samples_; ++i) {
-    ComputeMix(values_[0].data() + i * kMixInputBytes[0], values_[1].data() + i * kMixInputBytes[1],
-               values_[2].data() + i * kMixInputBytes[2],
-               expected[0].data() + i * kMixOutputBytes[0],
-               expected[1].data() + i * kMixOutputBytes[1]);
-  }
+  ComputeMix({values_[0].data(), values_[1].data(), values_[2].data()},
+             {expected[0].data(), expected[1].data()}, samples_);
   for (std::size_t o = 0; o < 2; ++o) {
     const Buffer& buffer = completion.outputs[o];
     const bool named = layouts_.named[o] && !expected[o].empty();

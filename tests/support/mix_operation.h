@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "base/memory.h"
 #include "server/batching/request.h"
 #include "server/exec/cpu_program.h"
@@ -26,9 +27,9 @@ inline constexpr std::int64_t kMixWidth = 3;
 inline constexpr std::array<std::int64_t, 3> kMixInputBytes = {12, 6, 8};  // In a sample.
 inline constexpr std::array<std::int64_t, 2> kMixOutputBytes = {12, 8};
 
-// A sample's outputs from its inputs.
-void ComputeMix(const std::byte* x, const std::byte* g, const std::byte* s, std::byte* y,
-                std::byte* t);
+// The outputs of samples from their inputs.
+void ComputeMix(absl::Span<const std::byte* const> inputs, absl::Span<std::byte* const> outputs,
+                std::int64_t samples);
 
 // Without a backend state. `metrics` outlives the model.
 std::shared_ptr<Model> MakeMixModel(ModelMetrics& metrics);

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <utility>
 
 #include "google/protobuf/text_format.h"
@@ -18,18 +17,25 @@ namespace {
 
 }  // namespace
 
-Parameter MakeParameter(std::string name, const std::vector<float>& values) {
-  Parameter parameter;
-  parameter.name = std::move(name);
-  parameter.dtype = norm::DType::kFloat32;
-  parameter.shape = *Shape::Create({static_cast<std::int64_t>(values.size())});
-  const std::size_t bytes = values.size() * sizeof(float);
-  std::shared_ptr<std::byte[]> data(
-      static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)),
-      [](std::byte* memory) { std::free(memory); });
-  if (bytes > 0) std::memcpy(data.get(), values.data(), bytes);
-  parameter.data = std::move(data);
-  return parameter;
+std::vector<Parameter> MakeParameters(const ParameterShapes& shapes) {
+  std::vector<Parameter> parameters;
+  for (const auto& [name, dims] : shapes) {
+    Parameter& parameter = parameters.emplace_back();
+    parameter.name = name;
+    parameter.dtype = norm::DType::kFloat32;
+    parameter.shape = *Shape::Create(dims);
+    const std::int64_t count = parameter.shape.elements();
+    const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(float);
+    const std::shared_ptr<std::byte[]> data(
+        static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)),
+        [](std::byte* memory) { std::free(memory); });
+    auto* const values = reinterpret_cast<float*>(data.get());
+    for (std::int64_t i = 0; i < count; ++i) {
+      values[i] = 0.5F + 0.01F * static_cast<float>(i % 97);
+    }
+    parameter.data = data;
+  }
+  return parameters;
 }
 
 std::shared_ptr<const Model> MakeModel(const std::string& name, const std::string& config_text,

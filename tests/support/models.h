@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,8 +18,11 @@ class Executor;
 
 namespace normd {
 
-// A parameter of these float32 values.
-Parameter MakeParameter(std::string name, const std::vector<float>& values);
+// Names and shapes.
+using ParameterShapes = std::vector<std::pair<const char*, std::vector<std::int64_t>>>;
+
+// Parameters of float32 values from 0.5 to 1.46.
+std::vector<Parameter> MakeParameters(const ParameterShapes& shapes);
 
 // Makes a model from a config in protobuf text format. Ends the test program when it is not valid.
 std::shared_ptr<const Model> MakeModel(const std::string& name, const std::string& config_text,

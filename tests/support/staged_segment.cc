@@ -335,26 +335,13 @@ Segment StagedSegment::Prepare(const NormParams* own) {
     if (output.sample_bytes == 0) return nullptr;
     return output.in_place_of < 0 ? output.own.data() : in(static_cast<In>(output.in_place_of));
   };
-  Segment segment;
-  segment.x = in(kX);
+  Segment segment = WithInputs(in);
   segment.y = out(kY);
-  segment.samples = samples_;
-  segment.spatial = spatial_;
-  segment.residual = in(kResidual);
   segment.residual_out = out(kResidualOut);
   segment.params = own;
-  segment.other = in(kOther);
-  segment.gate = in(kGate);
-  segment.scale = in(kScale);
-  segment.shift = in(kShift);
-  segment.style_index = reinterpret_cast<const std::int64_t*>(in(kStyleIndex));
-  segment.style_weights = in(kStyleWeights);
-  segment.style_tensor = in(kStyleTensor);
-  segment.style_spatial = style_spatial_;
   segment.mean_out = out(kMeanOut);
   segment.rstd_out = out(kRstdOut);
   segment.scale_out = static_cast<float*>(out(kScaleOut));
-  segment.spatial_runs = spatial_runs_;
   const auto pitch = [](std::size_t sample_bytes, std::size_t gap, std::size_t element) {
     return gap == 0 ? 0 : static_cast<std::int64_t>((sample_bytes + gap) / element);
   };
@@ -364,10 +351,13 @@ Segment StagedSegment::Prepare(const NormParams* own) {
 }
 
 Segment StagedSegment::Reference() const {
-  const auto in = [&](In which) -> const unsigned char* {
+  return WithInputs([&](In which) -> const unsigned char* {
     const Input& input = inputs_[which];
     return input.sample_bytes == 0 ? nullptr : input.pristine.data();
-  };
+  });
+}
+
+Segment StagedSegment::WithInputs(const std::function<const unsigned char*(In)>& in) const {
   Segment segment;
   segment.x = in(kX);
   segment.samples = samples_;

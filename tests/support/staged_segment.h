@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <optional>
 #include <random>
@@ -175,6 +176,8 @@ class StagedSegment {
   void SetSizes();
   void FillInputs(Random& random);
   bool IsOverwritten(int in) const;
+  // Without outputs; `in` gives an input's memory.
+  Segment WithInputs(const std::function<const unsigned char*(In)>& in) const;
 
   NormSpec spec_;
   std::int64_t samples_;

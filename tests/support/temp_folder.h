@@ -3,6 +3,8 @@
 #ifndef NORMD_TESTS_SUPPORT_TEMP_FOLDER_H_
 #define NORMD_TESTS_SUPPORT_TEMP_FOLDER_H_
 
+#include <sys/stat.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -45,6 +47,17 @@ class TempFolder {
 
  private:
   std::string path_ = (std::filesystem::temp_directory_path() / "normd_test_XXXXXX").string();
+};
+
+// The same for secrets: puts whole files in place by a rename, as a deployment does.
+class SecretFolder : public TempFolder {
+ public:
+  std::string Write(absl::string_view name, absl::string_view content, mode_t mode = 0600) const {
+    const std::string fresh = TempFolder::Write(absl::StrCat(name, ".new"), content);
+    if (chmod(fresh.c_str(), mode) != 0) std::abort();
+    std::filesystem::rename(fresh, File(name));
+    return File(name);
+  }
 };
 
 }  // namespace normd::testing

@@ -22,9 +22,10 @@ DeviceBackendOptions ToDeviceOptions(const BackendOptions& options, std::size_t 
   }
   device.pool_bytes = static_cast<std::size_t>(options.pinned_pool_bytes);
   device.lane.arena_bytes = static_cast<std::size_t>(options.device_batch_bytes + kArenaSlackBytes);
-  device.lane.mapped_bytes = static_cast<std::size_t>(options.device_mapped_bytes);
-  device.min_staged_bytes = options.min_staged_bytes;
-  device.max_staged_bytes = options.max_staged_bytes;
+  // Larger requests would occupy the thread that receives them for long; a lane gathers smaller
+  // ones together.
+  device.min_staged_bytes = std::int64_t{256} << 10;
+  device.max_staged_bytes = std::int64_t{4} << 20;
   device.shared_memory = options.device_shared_memory;
   device.inline_bytes = static_cast<std::size_t>(options.max_inline_bytes);
   if (options.max_inline_bytes > 0) {

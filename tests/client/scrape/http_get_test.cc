@@ -19,13 +19,14 @@
 #include "server/http/http_server.h"
 #include "server/tls/tls_context.h"
 #include "tests/support/certificates.h"
+#include "tests/support/temp_folder.h"
 
 namespace normd::client {
 namespace {
 
-using testing::CertificateFolder;
 using ::testing::HasSubstr;
 using testing::MakeCertificate;
+using testing::SecretFolder;
 using ::testing::StartsWith;
 using testing::TestPki;
 
@@ -227,7 +228,7 @@ class HttpsGetTest : public ::testing::Test {
 
   const TestPki pki_ = {};
   const TestPki other_ = {};
-  const CertificateFolder folder_;
+  const SecretFolder folder_;
   std::unique_ptr<HttpServer> server_;
 };
 
@@ -277,7 +278,7 @@ TEST_F(HttpsGetTest, AFileThatCannotBeUsedIsNamed) {
   for (const auto& [option, file] :
        {File{"tls_ca", &TlsOptions::ca_file}, File{"tls_cert", &TlsOptions::cert_file},
         File{"tls_key", &TlsOptions::key_file}}) {
-    for (const std::string& wrong : {folder_.path("absent"), folder_.Write("text", "no PEM")}) {
+    for (const std::string& wrong : {folder_.File("absent"), folder_.Write("text", "no PEM")}) {
       HttpSecurity security = good;
       security.tls.*file = wrong;
       const absl::Status status = Get(security).status();

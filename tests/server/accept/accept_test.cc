@@ -254,9 +254,8 @@ class AcceptWithPolicyTest : public AcceptTest {
       identity { name: "u" role: "user" token: "u"
                  limits { concurrent_calls: 3 bytes_in_flight: 200 } }
       identity { name: "v" role: "user" token: "v" })");
-    folder_.Write("tokens", testing::TokenLine("u", testing::TokenOf('u')) +
-                                testing::TokenLine("v", testing::TokenOf('v')));
-    access_ = *Access::Create({folder_.Path("policy"), folder_.Path("tokens")}, accept_.callers,
+    testing::WriteTokens(folder_, "uv");
+    access_ = *Access::Create({folder_.File("policy"), folder_.File("tokens")}, accept_.callers,
                               metrics_);
     authorizer_ = std::make_unique<Authorizer>(
         AuthorizerOptions{AdminCalls::kAll, access_.get(), nullptr}, clock_);
@@ -276,7 +275,7 @@ class AcceptWithPolicyTest : public AcceptTest {
     return AcceptRequest(accept_, call, request, accepted);
   }
 
-  testing::IdentityFolder folder_;
+  testing::SecretFolder folder_;
   std::unique_ptr<Access> access_;
   std::unique_ptr<Authorizer> authorizer_;
 };

@@ -44,14 +44,14 @@ constexpr char kAnonymousUser[] = "identity { name: \"any\" role: \"user\" anony
 class AuthorizerTest : public ::testing::Test {
  protected:
   AuthorizerTest() {
-    folder_.WriteTokens("huvos");
+    WriteTokens(folder_, "huvos");
     UsePolicy(kPolicy);
   }
 
   void UsePolicy(const std::string& policy) {
     folder_.Write("policy", policy);
     auto access =
-        Access::Create({folder_.Path("policy"), folder_.Path("tokens")}, callers_, metrics_);
+        Access::Create({folder_.File("policy"), folder_.File("tokens")}, callers_, metrics_);
     ASSERT_TRUE(access.ok()) << access.status();
     access_ = *std::move(access);
   }
@@ -77,7 +77,7 @@ class AuthorizerTest : public ::testing::Test {
   }
   nlohmann::json LastLine() const { return nlohmann::json::parse(lines_.back()); }
 
-  IdentityFolder folder_;
+  SecretFolder folder_;
   FakeClock clock_;
   Callers callers_;
   Metrics metrics_;

@@ -149,15 +149,6 @@ TEST_F(BatchQueueTest, ARequestThatComesExpiredEndsAtItsPush) {
   EXPECT_EQ(queue().waiting_requests(), 0);
 }
 
-TEST_F(BatchQueueTest, ATakenRequestNoLongerExpiresHere) {
-  RequestProbe& probe = Push(model_, 1, 1, In(100));
-  Pull();
-  EXPECT_EQ(queue().ExpireDue(), kNever);
-  clock_.Advance(microseconds(100));
-  queue().ExpireDue();
-  EXPECT_FALSE(probe.done());
-}
-
 TEST_F(BatchQueueTest, EndsWhatHasWaitedItsQueueTimeoutWhileEveryLaneIsBusy) {
   RequestProbe& probe = Make(model_);
   probe.request()->queue_timeout = microseconds(70);
@@ -182,13 +173,16 @@ TEST_F(BatchQueueTest, TheDeadlineCountsWhenItComesBeforeTheQueueTimeout) {
   EXPECT_THAT(std::string(probe.completion().status.message()), HasSubstr("the deadline passed"));
 }
 
-TEST_F(BatchQueueTest, AQueueTimeoutEndsWithTheTake) {
+TEST_F(BatchQueueTest, ATakenRequestNoLongerExpiresHere) {
   RequestProbe& probe = Make(model_);
   probe.request()->queue_timeout = microseconds(70);
+  probe.request()->deadline = In(100);
   ASSERT_TRUE(queue().Push(probe.request()).ok());
   Pull();
-  clock_.Advance(microseconds(80));
   EXPECT_EQ(queue().ExpireDue(), kNever);
+  clock_.Advance(microseconds(100));
+  EXPECT_EQ(queue().ExpireDue(), kNever);
+  EXPECT_FALSE(probe.done());
   lane_.Flush();
   EXPECT_EQ(probe.code(), absl::StatusCode::kOk);
 }

@@ -18,7 +18,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/batching/holder_counts.h"
 #include "server/metrics/metrics.h"
 #include "tests/support/failing_allocations.h"
 #include "tests/support/fake_clock.h"
@@ -351,30 +350,39 @@ class WaitingSetHoldersTest : public testing::Test {
     std::uint64_t id;
     std::uint64_t holder;
     bool may_be_dropped;
+    std::size_t model = 0;
   };
   static constexpr std::int64_t kMost = 12;
 
   ~WaitingSetHoldersTest() override { set_.RemoveAll(clock_.Now()); }
 
-  std::int64_t Count(std::uint64_t holder, bool droppable_only) const {
+  // Counts requests for one model.
+  std::int64_t Count(std::size_t model, std::uint64_t holder, bool droppable_only) const {
     return std::count_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-      return entry.holder == holder && (entry.may_be_dropped || !droppable_only);
+      return entry.model == model && entry.holder == holder &&
+             (entry.may_be_dropped || !droppable_only);
     });
   }
-  std::int64_t MostDroppable() const {
+  std::int64_t MostDroppable(std::size_t model) const {
     std::int64_t most = 0;
-    for (std::uint64_t holder = 1; holder < 9; ++holder) most = std::max(most, Count(holder, true));
+    for (std::uint64_t holder = 1; holder < 9; ++holder) {
+      most = std::max(most, Count(model, holder, true));
+    }
     return most;
   }
-  std::unique_ptr<RequestProbe> Make(std::uint64_t holder, bool may_be_dropped = true) {
-    auto probe = std::make_unique<RequestProbe>(model_, std::vector<std::int64_t>{1, 1, 1});
+  std::unique_ptr<RequestProbe> Make(std::uint64_t holder, bool may_be_dropped = true,
+                                     std::size_t model = 0) {
+    auto probe = std::make_unique<RequestProbe>(models_[model], std::vector<std::int64_t>{1, 1, 1});
     probe->request()->holder = holder;
     probe->request()->may_be_dropped = may_be_dropped;
     return probe;
   }
   void Add(const Entry& entry, std::unique_ptr<Request>& request) {
-    const bool full = static_cast<std::int64_t>(entries_.size()) == kMost;
-    const bool gives_way = entry.holder != 0 && MostDroppable() >= Count(entry.holder, false) + 2;
+    const std::size_t model = entry.model;
+    const bool full = std::count_if(entries_.begin(), entries_.end(),
+                                    [&](const Entry& e) { return e.model == model; }) == kMost;
+    const bool gives_way =
+        entry.holder != 0 && MostDroppable(model) >= Count(model, entry.holder, false) + 2;
     WaitingSet::Added added = set_.Add(request, clock_.Now());
     ASSERT_EQ(added.ok(), !full || gives_way);
     ASSERT_EQ(added.dropped != nullptr, full && gives_way);
@@ -385,9 +393,9 @@ class WaitingSetHoldersTest : public testing::Test {
       EXPECT_TRUE(absl::IsResourceExhausted(added.dropped_with));
       EXPECT_NE(victim, 0u);
       EXPECT_NE(victim, entry.holder);
-      EXPECT_EQ(Count(victim, true), MostDroppable());
+      EXPECT_EQ(Count(model, victim, true), MostDroppable(model));
       const auto newest = std::find_if(entries_.rbegin(), entries_.rend(), [&](const Entry& e) {
-        return e.holder == victim && e.may_be_dropped;
+        return e.model == model && e.holder == victim && e.may_be_dropped;
       });
       ASSERT_EQ(newest->id, added.dropped->id);
       entries_.erase(std::next(newest).base());
@@ -397,7 +405,10 @@ class WaitingSetHoldersTest : public testing::Test {
 
   FakeClock clock_;
   ModelMetrics metrics_;
-  std::shared_ptr<const Model> model_ = MakeRowModel(metrics_, "max_rows: 3", "rows");
+  // Each with a queue of its own; what one frees of the memory for counts, the other takes.
+  std::vector<std::shared_ptr<const Model>> models_ = {
+      MakeRowModel(metrics_, "max_rows: 3", "rows"),
+      MakeRowModel(metrics_, "max_rows: 3", "others")};
   WaitingSet set_{BatchQueueOptions{.limits = {}, .max_queue_requests = kMost}, clock_};
   std::vector<Entry> entries_;
 };
@@ -423,10 +434,12 @@ TEST_F(WaitingSetHoldersTest, TheNewestOfWhoeverHasMostGivesWay) {
       }
     } else {
       // The low ones come more often, so that some have most.
-      const Entry entry{0, static_cast<std::uint64_t>(std::min(up_to(8), up_to(8))), up_to(4) > 0};
-      const auto probe = Make(entry.holder, entry.may_be_dropped);
+      Entry entry{0, static_cast<std::uint64_t>(std::min(up_to(8), up_to(8))), up_to(4) > 0,
+                  static_cast<std::size_t>(up_to(1))};
+      const auto probe = Make(entry.holder, entry.may_be_dropped, entry.model);
       probe->request()->priority = static_cast<Priority>(up_to(2));
-      Add({probe->id(), entry.holder, entry.may_be_dropped}, probe->request());
+      entry.id = probe->id();
+      Add(entry, probe->request());
     }
     ASSERT_EQ(set_.size(), static_cast<std::int64_t>(entries_.size()));
   }
@@ -457,58 +470,6 @@ TEST_F(WaitingSetHoldersTest, AnAddThatFindsNoMemoryDropsNobody) {
   }
   EXPECT_GT(failures, 0);
   EXPECT_EQ(set_.size(), kMost);
-}
-
-struct Counted : HolderCounts::Entry {
-  std::uint64_t holder = 0;
-  bool may_be_dropped = false;
-};
-
-// What HolderCounts says, against a list that is searched.
-TEST(HolderCountsTest, AgreesWithAListUnderRandomChanges) {
-  std::mt19937 random(7);
-  HolderCounts::Spares spares;  // Shared by both: one reuses what the other returns.
-  HolderCounts counts[2];
-  std::vector<std::unique_ptr<Counted>> waiting[2];
-  for (int step = 0; step < 20000; ++step) {
-    const std::size_t which = random() % 2;
-    std::vector<std::unique_ptr<Counted>>& list = waiting[which];
-    if (list.empty() || random() % 100 < (step / 1000 % 2 == 0 ? 70u : 30u)) {
-      auto& added = list.emplace_back(std::make_unique<Counted>());
-      added->holder = random() % 6;
-      added->may_be_dropped = random() % 4 != 0;
-      HolderCounts::Reserve(spares);
-      counts[which].Add(*added, added->holder, added->may_be_dropped, spares);
-    } else {
-      const auto gone = list.begin() + static_cast<std::ptrdiff_t>(random() % list.size());
-      counts[which].Remove(**gone, (*gone)->holder, spares);
-      list.erase(gone);
-    }
-    std::map<std::uint64_t, std::int64_t> all;
-    std::map<std::uint64_t, std::int64_t> droppable;
-    std::map<std::uint64_t, const Counted*> newest;
-    for (const auto& entry : list) {
-      if (entry->holder == 0) continue;  // Nobody's.
-      ++all[entry->holder];
-      if (!entry->may_be_dropped) continue;
-      ++droppable[entry->holder];
-      newest[entry->holder] = entry.get();
-    }
-    std::int64_t most = 0;
-    for (const auto& [holder, count] : droppable) most = std::max(most, count);
-    for (std::uint64_t holder = 0; holder < 7; ++holder) {
-      ASSERT_EQ(counts[which].WaitingOf(holder), all[holder]);
-    }
-    ASSERT_EQ(counts[which].MostDroppable(), most);
-    if (most == 0) continue;
-    const auto& given = static_cast<const Counted&>(counts[which].Droppable());
-    ASSERT_EQ(droppable[given.holder], most);
-    ASSERT_EQ(&given, newest[given.holder]);
-  }
-  for (const std::size_t which : {0, 1}) {
-    for (const auto& entry : waiting[which]) counts[which].Remove(*entry, entry->holder, spares);
-    EXPECT_EQ(counts[which].MostDroppable(), 0);
-  }
 }
 
 }  // namespace

@@ -25,8 +25,8 @@ class CpuLaneFixture : public testing::Test {
  protected:
   static constexpr std::int64_t kBatchId = 7;
 
-  std::shared_ptr<const Model> Load(const std::string& config, std::vector<Parameter> parameters) {
-    return OnCpu(MakeModel("m", config, metrics_, std::move(parameters)), kernels_);
+  std::shared_ptr<const Model> Load(const std::string& config, const ParameterShapes& parameters) {
+    return OnCpu(MakeModel("m", config, metrics_, MakeParameters(parameters)), kernels_);
   }
   void Run(std::unique_ptr<Batch> batch) {
     batch->id = kBatchId;

@@ -26,12 +26,6 @@ using norm::testing::Tensor;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::vector<float> Ramp(std::int64_t count, float first, float step) {
-  std::vector<float> values;
-  for (std::int64_t i = 0; i < count; ++i) values.push_back(first + step * static_cast<float>(i));
-  return values;
-}
-
 class CpuLaneTest : public CpuLaneFixture {
  protected:
   LaneRequest Make(std::int64_t samples = 1, std::int64_t spatial = 10, std::uint64_t seed = 1,
@@ -40,9 +34,8 @@ class CpuLaneTest : public CpuLaneFixture {
   }
 
   // Seven channels: sizes that no vector width divides.
-  std::shared_ptr<const Model> model_ = Load(
-      "instance_norm { channels: 7 affine: true }",
-      {MakeParameter("weight", Ramp(7, 0.5F, 0.25F)), MakeParameter("bias", Ramp(7, -1.0F, 0.5F))});
+  std::shared_ptr<const Model> model_ =
+      Load("instance_norm { channels: 7 affine: true }", {{"weight", {7}}, {"bias", {7}}});
 };
 
 TEST_F(CpuLaneTest, PartsOfASampleHaveTheBitsOfTheWhole) {

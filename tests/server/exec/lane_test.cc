@@ -10,7 +10,6 @@
 #include <ostream>
 #include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -28,15 +27,13 @@ using norm::testing::TestSeed;
 struct Case {
   const char* name;
   std::string config;
-  std::vector<std::pair<const char*, Dims>> parameters;
+  ParameterShapes parameters;
   std::vector<std::vector<Dims>> requests;  // The first dimension of the first one's are samples.
 };
 
 void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
-std::vector<std::pair<const char*, Dims>> Affine(const Dims& dims) {
-  return {{"weight", dims}, {"bias", dims}};
-}
+ParameterShapes Affine(const Dims& dims) { return {{"weight", dims}, {"bias", dims}}; }
 
 // Sizes that no vector width divides, and few channels.
 std::vector<Case> Norms() {
@@ -222,17 +219,7 @@ class LaneTest : public ::testing::TestWithParam<std::tuple<std::string, Case>> 
   void SetUp() override {
     if (backend_ == nullptr) GTEST_SKIP() << "no such device on this machine";
     const Case& test = std::get<1>(GetParam());
-    std::vector<Parameter> parameters;
-    for (const auto& [name, dims] : test.parameters) {
-      const Shape shape = *Shape::Create(dims);
-      std::vector<float> values;
-      for (std::int64_t i = 0; i < shape.elements(); ++i) {
-        values.push_back(0.5F + 0.01F * static_cast<float>(i % 97));
-      }
-      parameters.push_back(MakeParameter(name, values));
-      parameters.back().shape = shape;
-    }
-    model_ = MakeModel("m", test.config, metrics_, std::move(parameters));
+    model_ = MakeModel("m", test.config, metrics_, MakeParameters(test.parameters));
     const_cast<Model&>(*model_).set_backend_state(*backend_->Prepare(*model_));
   }
 
@@ -370,25 +357,18 @@ std::string NameOf(const ::testing::TestParamInfo<LaneTest::ParamType>& test) {
   return std::get<0>(test.param) + std::get<1>(test.param).name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Norms, LaneTest,
+std::vector<Case> Cases() {
+  std::vector<Case> all;
+  for (const auto& some :
+       {Norms(), NormsOfAxesApart(), OfTwoTensors(), Conditional(), Quantized()}) {
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LaneTest,
                          ::testing::Combine(::testing::ValuesIn(LanePaths()),
-                                            ::testing::ValuesIn(Norms())),
-                         NameOf);
-INSTANTIATE_TEST_SUITE_P(NormsOfAxesApart, LaneTest,
-                         ::testing::Combine(::testing::ValuesIn(LanePaths()),
-                                            ::testing::ValuesIn(NormsOfAxesApart())),
-                         NameOf);
-INSTANTIATE_TEST_SUITE_P(OfTwoTensors, LaneTest,
-                         ::testing::Combine(::testing::ValuesIn(LanePaths()),
-                                            ::testing::ValuesIn(OfTwoTensors())),
-                         NameOf);
-INSTANTIATE_TEST_SUITE_P(Conditional, LaneTest,
-                         ::testing::Combine(::testing::ValuesIn(LanePaths()),
-                                            ::testing::ValuesIn(Conditional())),
-                         NameOf);
-INSTANTIATE_TEST_SUITE_P(Quantized, LaneTest,
-                         ::testing::Combine(::testing::ValuesIn(LanePaths()),
-                                            ::testing::ValuesIn(Quantized())),
+                                            ::testing::ValuesIn(Cases())),
                          NameOf);
 
 }  // namespace

@@ -33,13 +33,9 @@ class CpuResidualTest : public CpuLaneFixture {
   CpuResidualTest() { LoadSum(kLength); }
 
   void LoadSum(std::int64_t length) {
-    std::vector<float> weight;
-    for (std::int64_t i = 0; i < length; ++i) {
-      weight.push_back(0.5F + 0.125F * static_cast<float>(i % 9));
-    }
     model_ = Load(
         absl::StrCat("add_rms_norm { normalized_shape: ", length, " eps: 1e-6 } activation: SILU"),
-        {MakeParameter("weight", weight)});
+        {{"weight", {length}}});
   }
 
   // Sums of the 16-bit types may overflow in their squares.
@@ -118,19 +114,9 @@ class CpuLinearTest : public CpuLaneFixture {
   static constexpr std::int64_t kIn = 19;
   static constexpr std::int64_t kOut = 37;
 
-  CpuLinearTest() {
-    std::vector<float> weights;
-    for (int i = 0; i < kIn * kOut; ++i)
-      weights.push_back(0.01F * static_cast<float>(i % 97) - 0.5F);
-    Parameter weight = MakeParameter("linear.weight", weights);
-    weight.shape = *Shape::Create({kOut, kIn});
-    model_ = Load(
-        "linear_norm { in_features: 19 out_features: 37 epilogue { add: true multiply: "
-        "true } }",
-        {std::move(weight), MakeParameter("linear.bias", std::vector<float>(kOut, 0.25F))});
-  }
-
-  std::shared_ptr<const Model> model_;
+  std::shared_ptr<const Model> model_ =
+      Load("linear_norm { in_features: 19 out_features: 37 epilogue { add: true multiply: true } }",
+           {{"linear.weight", {kOut, kIn}}, {"linear.bias", {kOut}}});
 };
 
 TEST_F(CpuLinearTest, WritesToTheMemoryThatTheRequestNamesAlsoOverItsOwnY) {

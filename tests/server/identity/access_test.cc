@@ -46,7 +46,7 @@ class AccessTest : public ::testing::Test {
   }
 
   absl::StatusOr<std::unique_ptr<Access>> Create() {
-    return Access::Create({folder_.Path("policy"), folder_.Path("tokens")}, callers_, metrics_);
+    return Access::Create({folder_.File("policy"), folder_.File("tokens")}, callers_, metrics_);
   }
   static std::string WhoIs(const Access& access, const PeerCredentials& credentials) {
     const auto principal = access.Recognise(credentials);
@@ -60,7 +60,7 @@ class AccessTest : public ::testing::Test {
     return credentials;
   }
 
-  IdentityFolder folder_;
+  SecretFolder folder_;
   Callers callers_;
   Metrics metrics_;
 };
@@ -154,9 +154,9 @@ TEST_F(AccessTest, AStartFailsWithTheFileThatIsWrong) {
   EXPECT_THAT(std::string(Create().status().message()), HasSubstr("tokens: line 1: 1 words"));
   folder_.Write("tokens", TokenLine("t", TokenOf('t')), 0644);
   EXPECT_THAT(std::string(Create().status().message()), HasSubstr("tokens: mode 0644"));
-  folder_.Remove("tokens");
+  std::filesystem::remove(folder_.File("tokens"));
   EXPECT_THAT(std::string(Create().status().message()), HasSubstr("tokens"));
-  folder_.Remove("policy");
+  std::filesystem::remove(folder_.File("policy"));
   EXPECT_THAT(std::string(Create().status().message()), HasSubstr("policy"));
 }
 
@@ -178,7 +178,7 @@ TEST_F(AccessTest, AFileThatIsWrittenInPlaceAtOnceIsNoticed) {
   const auto access = Create();
   ASSERT_TRUE(access.ok());
   for (const char letter : {'a', 'b', 'c', 'd'}) {
-    FILE* const file = fopen(folder_.Path("tokens").c_str(), "r+");
+    FILE* const file = fopen(folder_.File("tokens").c_str(), "r+");
     fputs(TokenLine("t", TokenOf(letter)).c_str(), file);
     fclose(file);
     EXPECT_TRUE((*access)->CheckFiles().ok());
@@ -194,10 +194,10 @@ TEST_F(AccessTest, WhatIsWrongLeavesTheOldStateUntilItIsMended) {
       {"unknown field", [&] { folder_.Write("policy", absl::StrCat(kPolicy, "x: 1")); }},
       {"half a file", [&] { folder_.Write("policy", std::string(kPolicy, 70)); }},
       {"empty", [&] { folder_.Write("policy", ""); }},
-      {"gone", [&] { folder_.Remove("policy"); }},
+      {"gone", [&] { std::filesystem::remove(folder_.File("policy")); }},
       {"everybody's to write", [&] { folder_.Write("policy", kPolicy, 0666); }},
       {"tokens wrong", [&] { folder_.Write("tokens", tokens + "x"); }},
-      {"tokens gone", [&] { folder_.Remove("tokens"); }},
+      {"tokens gone", [&] { std::filesystem::remove(folder_.File("tokens")); }},
       {"tokens everybody's", [&] { folder_.Write("tokens", tokens, 0604); }},
   };
   for (const auto& [name, fault] : faults) {

@@ -3,11 +3,10 @@
 #ifndef NORMD_TESTS_SERVER_IDENTITY_IDENTITY_FILES_H_
 #define NORMD_TESTS_SERVER_IDENTITY_IDENTITY_FILES_H_
 
-#include <sys/types.h>
-
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "tests/support/temp_folder.h"
 
 namespace normd::testing {
 
@@ -17,24 +16,9 @@ std::string TokenOf(char letter);
 std::string TokenLine(absl::string_view name, absl::string_view token);
 std::string BearerOf(char letter);
 
-// A new folder that goes, with its files, at the end.
-class IdentityFolder {
- public:
-  IdentityFolder();
-  ~IdentityFolder();
-  IdentityFolder(const IdentityFolder&) = delete;
-  IdentityFolder& operator=(const IdentityFolder&) = delete;
-
-  std::string Path(absl::string_view name) const;
-  // Puts a whole file in place by a rename, as a deployment does; returns its path.
-  std::string Write(absl::string_view name, absl::string_view text, mode_t mode = 0600) const;
-  // The file "tokens" with the TokenOf of each letter, under the letter as its name.
-  std::string WriteTokens(absl::string_view letters) const;
-  void Remove(absl::string_view name) const;
-
- private:
-  std::string path_;
-};
+// Writes the file "tokens" with the TokenOf of each letter, under the letter as its name; returns
+// its path.
+std::string WriteTokens(const SecretFolder& folder, absl::string_view letters);
 
 }  // namespace normd::testing
 

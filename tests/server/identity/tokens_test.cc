@@ -171,11 +171,11 @@ std::string ErrorOf(const std::string& path, Guarded guarded = Guarded::kFromRea
 }
 
 TEST(PrivateFileTest, ReadsAllOfAFileAlsoBehindALink) {
-  const IdentityFolder folder;
+  const SecretFolder folder;
   const std::string text("a\0b\n", 4);
   const std::string path = folder.Write("file", text);
-  std::filesystem::create_symlink("file", folder.Path("link"));
-  for (const std::string& name : {path, folder.Path("link")}) {
+  std::filesystem::create_symlink("file", folder.File("link"));
+  for (const std::string& name : {path, folder.File("link")}) {
     const auto file = ReadPrivateFile(name, Guarded::kFromReaders);
     ASSERT_TRUE(file.ok()) << file.status();
     EXPECT_EQ(file->text, text);
@@ -186,7 +186,7 @@ TEST(PrivateFileTest, ReadsAllOfAFileAlsoBehindALink) {
 }
 
 TEST(PrivateFileTest, AnyModeThatEverybodyCanUseIsRefused) {
-  const IdentityFolder folder;
+  const SecretFolder folder;
   for (mode_t mode = 0; mode <= 0777; ++mode) {
     const std::string path = folder.Write("file", "x", mode | 0400);
     const bool read_by_all = (mode & 04) != 0;
@@ -200,25 +200,25 @@ TEST(PrivateFileTest, AnyModeThatEverybodyCanUseIsRefused) {
 }
 
 TEST(PrivateFileTest, RefusesWhatIsNoRegularFileAndWaitsForNone) {
-  const IdentityFolder folder;
-  EXPECT_THAT(ErrorOf(folder.Path("missing")), HasSubstr("missing"));
-  EXPECT_THAT(ErrorOf(folder.Path("")), HasSubstr("wanted a regular file"));
-  ASSERT_EQ(mkfifo(folder.Path("fifo").c_str(), 0600), 0);
-  EXPECT_THAT(ErrorOf(folder.Path("fifo")), HasSubstr("wanted a regular file"));
+  const SecretFolder folder;
+  EXPECT_THAT(ErrorOf(folder.File("missing")), HasSubstr("missing"));
+  EXPECT_THAT(ErrorOf(folder.File("")), HasSubstr("wanted a regular file"));
+  ASSERT_EQ(mkfifo(folder.File("fifo").c_str(), 0600), 0);
+  EXPECT_THAT(ErrorOf(folder.File("fifo")), HasSubstr("wanted a regular file"));
   EXPECT_THAT(ErrorOf("/dev/zero"), HasSubstr("wanted a regular file"));
-  std::filesystem::create_symlink("loop", folder.Path("loop"));
-  EXPECT_NE(ErrorOf(folder.Path("loop")), "none");
+  std::filesystem::create_symlink("loop", folder.File("loop"));
+  EXPECT_NE(ErrorOf(folder.File("loop")), "none");
 }
 
 TEST(PrivateFileTest, RefusesMoreThanFourMebibytes) {
-  const IdentityFolder folder;
+  const SecretFolder folder;
   EXPECT_EQ(ErrorOf(folder.Write("file", std::string(4 << 20, 'x'))), "none");
   EXPECT_THAT(ErrorOf(folder.Write("file", std::string((4 << 20) + 1, 'x'))),
               HasSubstr("4194305 bytes, wanted at most 4194304"));
 }
 
 TEST(PrivateFileTest, AFileInAnothersPlaceHasAnotherVersion) {
-  const IdentityFolder folder;
+  const SecretFolder folder;
   const std::string path = folder.Write("file", "one");
   const FileState before = *VersionOfFile(path);
   folder.Write("file", "two");

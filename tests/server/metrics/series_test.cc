@@ -383,13 +383,9 @@ TEST(HistogramTest, CountsExtremesInTheOuterBuckets) {
   EXPECT_DOUBLE_EQ(collected.sample_sum, 9223372036854775807.0);
 }
 
-TEST(ShardedCellsTest, BeginsAtZero) {
-  const ShardedCells cells(3);
-  for (std::size_t cell = 0; cell < 3; ++cell) EXPECT_EQ(cells.Sum(cell), 0);
-}
-
-TEST(ShardedCellsTest, TakesMemoryWithTheFirstAdd) {
+TEST(ShardedCellsTest, BeginsAtZeroAndTakesMemoryWithTheFirstAdd) {
   ShardedCells cells(3);
+  for (std::size_t cell = 0; cell < 3; ++cell) EXPECT_EQ(cells.Sum(cell), 0);
   EXPECT_TRUE(cells.Untouched());
   cells.Add(2, 0);
   EXPECT_FALSE(cells.Untouched());

@@ -10,9 +10,7 @@
 #include <vector>
 
 #include "operations/operations.h"
-#include "server/model/root_folder.h"
 #include "server/text_format/parse_text.h"
-#include "tests/server/model/files.h"
 
 namespace normd {
 namespace {
@@ -427,38 +425,6 @@ TEST(NormalizedShapeTest, IsThatOfLayerNormAndRmsNormAlone) {
   EXPECT_THAT(shape("layer_norm { normalized_shape: [2, 3] }"), ElementsAre(2, 3));
   EXPECT_THAT(shape("rms_norm { normalized_shape: 7 }"), ElementsAre(7));
   EXPECT_THAT(shape("batch_norm { channels: 7 }"), IsEmpty());
-}
-
-class ReadModelConfigTest : public ::testing::Test {
- protected:
-  absl::StatusOr<v1::ModelConfig> Read(const std::string& text) {
-    dir_.Write("config.textproto", text);
-    absl::StatusOr<RootFolder> root = RootFolder::Open(dir_.path());
-    if (!root.ok()) return root.status();
-    absl::StatusOr<InputFile> file = root->OpenFile("config.textproto", kMaxConfigBytes);
-    if (!file.ok()) return file.status();
-    return ReadModelConfig(*file);
-  }
-  testing::TempFolder dir_;
-};
-
-TEST_F(ReadModelConfigTest, ReadsAFile) {
-  const auto config =
-      Read("# proto-file: model_config.proto\ngroup_norm { channels: 8 groups: 2 }");
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->group_norm().groups(), 2);
-}
-
-TEST_F(ReadModelConfigTest, NamesTheFileButNotItsFolder) {
-  const absl::Status status = Read("x: 1").status();
-  EXPECT_THAT(std::string(status.message()), HasSubstr("config.textproto: line 1, column "));
-  EXPECT_THAT(std::string(status.message()), Not(HasSubstr(dir_.path())));
-}
-
-TEST_F(ReadModelConfigTest, RefusesAFileOverTheLimit) {
-  EXPECT_EQ(
-      Read(std::string((1 << 20) + 1, ' ')).status(),
-      absl::FailedPreconditionError("config.textproto: 1048577 bytes, wanted at most 1048576"));
 }
 
 }  // namespace

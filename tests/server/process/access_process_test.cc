@@ -50,12 +50,12 @@ class AccessProcessTest : public ::testing::Test {
  protected:
   AccessProcessTest() {
     folder_.Write("policy", kPolicy);
-    folder_.Write("tokens", TokenLine("u", TokenOf('u')) + TokenLine("o", TokenOf('o')));
+    WriteTokens(folder_, "uo");
   }
 
-  IdentityFolder folder_;
-  const std::string policy_ = "--policy_file=" + folder_.Path("policy");
-  const std::string tokens_ = "--tokens_file=" + folder_.Path("tokens");
+  SecretFolder folder_;
+  const std::string policy_ = "--policy_file=" + folder_.File("policy");
+  const std::string tokens_ = "--tokens_file=" + folder_.File("tokens");
 };
 
 TEST_F(AccessProcessTest, APolicyHoldsAndFollowsItsFiles) {
@@ -93,7 +93,7 @@ TEST_F(AccessProcessTest, AFileWithoutTokensRefusesTheirCallersAndTheLogSaysSo) 
     const std::string line = normd.child().ReadUntil("0 tokens; --tokens_file has no token o, u");
     EXPECT_THAT(line, HasSubstr("warning")) << normd.child().output();
     EXPECT_EQ(Normalize(normd, 'u'), Code::UNAUTHENTICATED);
-    folder_.Write("tokens", TokenLine("u", TokenOf('u')));
+    WriteTokens(folder_, "u");
     EXPECT_THAT(normd.child().ReadUntil("1 tokens; --tokens_file has no token o"),
                 HasSubstr("info"));
     EXPECT_EQ(Normalize(normd, 'u'), Code::OK);
@@ -105,12 +105,12 @@ TEST_F(AccessProcessTest, AStartFailsWithOneLineThatNamesTheFileAndThePlace) {
   NormdProcess unknown({policy_, tokens_});
   EXPECT_EQ(unknown.child().Wait(), 1);
   EXPECT_THAT(unknown.child().output(),
-              HasSubstr("cannot start: " + folder_.Path("policy") + ": line 5, column"));
+              HasSubstr("cannot start: " + folder_.File("policy") + ": line 5, column"));
   folder_.Write("policy", kPolicy);
   folder_.Write("tokens", "", 0644);
   NormdProcess readable({policy_, tokens_});
   EXPECT_EQ(readable.child().Wait(), 1);
-  EXPECT_THAT(readable.child().output(), HasSubstr(folder_.Path("tokens") + ": mode 0644"));
+  EXPECT_THAT(readable.child().output(), HasSubstr(folder_.File("tokens") + ": mode 0644"));
 }
 
 TEST_F(AccessProcessTest, WithoutAPolicyLoadsAreTakenOnLoopbackAlone) {

@@ -24,7 +24,6 @@
 #include "server/rpc/stream_call.h"
 #include "spdlog/spdlog.h"
 #include "tests/server/rest/rest_requests.h"
-#include "tests/server/rpc/infer_requests.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/failing_allocations.h"
 #include "tests/support/fake_clock.h"

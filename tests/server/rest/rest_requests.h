@@ -1,15 +1,20 @@
-// The Open Inference Protocol's requests as HTTP has them.
+// The Open Inference Protocol's requests as HTTP has them, and a server that takes them.
 
 #ifndef NORMD_TESTS_SERVER_REST_REST_REQUESTS_H_
 #define NORMD_TESTS_SERVER_REST_REST_REQUESTS_H_
 
+#include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "inference/grpc_service.pb.h"
 #include "nlohmann/json.hpp"
 #include "tests/server/rest/rest_client.h"
+#include "tests/server/rpc/infer_requests.h"
+#include "tests/server/rpc/test_server.h"
 
 namespace normd::testing {
 
@@ -76,6 +81,22 @@ inline std::string ToText(const inference::ModelInferRequest& request) {
     json["inputs"].push_back(std::move(one));
   }
   return json.dump();
+}
+
+// One that a server of the demo models takes, whole.
+inline constexpr char kInfer[] = "/v2/models/layer_norm_1024/infer";
+inline RestBody GoodBody(std::int64_t rows = 1) {
+  return ToBinary(ToInfer(MakeRequest("layer_norm_1024", {rows, 1024})));
+}
+inline std::string GoodRequest(std::int64_t rows = 1, const std::string& headers = "") {
+  const RestBody body = GoodBody(rows);
+  return PostText(kInfer, body.body, body.headers + headers);
+}
+
+inline TestServerOptions WithRest(RestOptions rest = {}) {
+  TestServerOptions options;
+  options.rest = std::move(rest);
+  return options;
 }
 
 inline std::string InferPath(const inference::ModelInferRequest& request) {

@@ -51,7 +51,7 @@ class AccessTest : public ::testing::Test {
  protected:
   TestServerOptions Options(const std::string& policy = kPolicy) {
     TestServerOptions options;
-    options.access = {folder_.Write("policy", policy), folder_.WriteTokens("huwvam")};
+    options.access = {folder_.Write("policy", policy), WriteTokens(folder_, "huwvam")};
     options.audit = &audit_;
     return options;
   }
@@ -70,7 +70,7 @@ class AccessTest : public ::testing::Test {
     return lines_.size();
   }
 
-  IdentityFolder folder_;
+  SecretFolder folder_;
   SteadyClock clock_;
   Mutex mutex_;
   std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);

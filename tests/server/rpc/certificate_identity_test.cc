@@ -59,8 +59,7 @@ class CertificateIdentityTest : public ::testing::Test {
     store_ = *std::move(store);
     TestServerOptions options;
     options.tls = store_.get();
-    options.access = {folder_.Write("policy", policy),
-                      folder_.Write("tokens", TokenLine("t", TokenOf('t')))};
+    options.access = {folder_.Write("policy", policy), WriteTokens(folder_, "t")};
     server_ = std::make_unique<TestServer>(options);
     ExposerOptions http;
     http.probe = [this](absl::string_view path) {
@@ -95,7 +94,7 @@ class CertificateIdentityTest : public ::testing::Test {
   int HttpStatusOf(const std::string& path, const TestCertificate* certificate,
                    const std::string& token = "") const {
     client::HttpSecurity security;
-    security.tls.ca_file = certificates_.path("ca.crt");
+    security.tls.ca_file = certificates_.File("ca.crt");
     if (certificate != nullptr) {
       security.tls.cert_file = certificates_.Write("client.crt", certificate->certificate);
       security.tls.key_file = certificates_.Write("client.key", certificate->key);
@@ -138,8 +137,8 @@ class CertificateIdentityTest : public ::testing::Test {
   }
 
   const TestPki pki_ = {};
-  const CertificateFolder certificates_;
-  const IdentityFolder folder_;
+  const SecretFolder certificates_;
+  const SecretFolder folder_;
   Metrics metrics_;
   std::unique_ptr<CertificateStore> store_;
   std::unique_ptr<TestServer> server_;

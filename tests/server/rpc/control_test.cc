@@ -400,7 +400,9 @@ TEST(HealthTest, AnswersForTheServerTheServiceAndEachModel) {
   TestServer server;
   EXPECT_EQ(HealthOf(server, ""), Health::kServing);
   EXPECT_EQ(HealthOf(server, kService), Health::kServing);
-  EXPECT_EQ(HealthOf(server, absl::StrCat(kService, "/group_norm_64_8")), Health::kServing);
+  for (const char* service : {kService, "inference.GRPCInferenceService"}) {
+    EXPECT_EQ(HealthOf(server, absl::StrCat(service, "/group_norm_64_8")), Health::kServing);
+  }
   Health health = Health::kUnknown;
   EXPECT_EQ(CheckHealth(server.NewChannel(), "nothing", &health).error_code(),
             grpc::StatusCode::NOT_FOUND);

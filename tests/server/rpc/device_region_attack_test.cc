@@ -220,7 +220,7 @@ TEST_F(DeviceRegionAttackTest, TenThousandRegistrationsLeaveNothing) {
 
 class DeviceRegionIdentityTest : public DeviceRegionAttackTest {
  protected:
-  explicit DeviceRegionIdentityTest(const IdentityFolder& folder = IdentityFolder())
+  explicit DeviceRegionIdentityTest(const SecretFolder& folder = SecretFolder())
       : DeviceRegionAttackTest(WithTwoAdmins(folder)) {}
 };
 

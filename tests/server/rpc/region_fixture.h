@@ -42,7 +42,7 @@ class RegionFixture : public ::testing::Test {
     return options;
   }
   // With a policy: a and b are admins, u may infer.
-  static TestServerOptions WithTwoAdmins(const IdentityFolder& folder) {
+  static TestServerOptions WithTwoAdmins(const SecretFolder& folder) {
     TestServerOptions options = WithSharedMemory();
     options.access = {folder.Write("policy", R"(
         role { name: "all" admin: true infer: "*" }
@@ -50,13 +50,13 @@ class RegionFixture : public ::testing::Test {
         identity { name: "a" role: "all" token: "a" }
         identity { name: "b" role: "all" token: "b" }
         identity { name: "u" role: "user" token: "u" })"),
-                      folder.WriteTokens("abu")};
+                      WriteTokens(folder, "abu")};
     return options;
   }
   explicit RegionFixture(TestServerOptions options = WithSharedMemory())
       : server_(std::move(options)) {}
 
-  // `identity` is a letter's of IdentityFolder; ' ': nobody's.
+  // `identity` is a letter's of SecretFolder; ' ': nobody's.
   template <typename Request, typename Response>
   grpc::Status Call(grpc::Status (Inference::Stub::*method)(grpc::ClientContext*, const Request&,
                                                             Response*),

@@ -157,7 +157,7 @@ TEST_F(RegionServiceTest, AnInputMayLieAtAnyOffset) {
   }
 }
 
-TEST_F(RegionServiceTest, RequestsOfDifferentPlanesRideInOneBatch) {
+TEST_F(RegionServiceTest, RequestsOfDifferentPlanesAndProtocolsRideInOneBatch) {
   RegisterOk(file_, kFileBytes);
   const v1::NormalizeRequest plain = Plain();
   WriteInput(file_, plain);

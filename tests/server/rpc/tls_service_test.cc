@@ -42,8 +42,8 @@ class TlsServiceTest : public ::testing::Test {
   TlsServiceTest() {
     Write(pki_.server);
     folder_.Write("ca.crt", pki_.authority.certificate);
-    store_options_.files = {folder_.path("tls.crt"), folder_.path("tls.key"),
-                            folder_.path("ca.crt")};
+    store_options_.files = {folder_.File("tls.crt"), folder_.File("tls.key"),
+                            folder_.File("ca.crt")};
   }
 
   void Write(const TestCertificate& server) {
@@ -81,7 +81,7 @@ class TlsServiceTest : public ::testing::Test {
     return socket;
   }
 
-  const CertificateFolder folder_;
+  const SecretFolder folder_;
   const TestPki pki_ = {};
   const TestPki other_ = {};
   Metrics metrics_;
@@ -234,8 +234,8 @@ class UnixServiceTest : public ::testing::Test {
     return stub.Normalize(&context, MakeRequest("layer_norm_1024", {2, 1024}), &response);
   }
 
-  const CertificateFolder folder_;
-  const std::string path_ = folder_.path("normd.sock");
+  const SecretFolder folder_;
+  const std::string path_ = folder_.File("normd.sock");
 };
 
 TEST_F(UnixServiceTest, ServesManyConnectionsAtOnceAndLeavesNoFile) {
@@ -259,7 +259,7 @@ TEST_F(UnixServiceTest, ServesManyConnectionsAtOnceAndLeavesNoFile) {
 
 TEST_F(UnixServiceTest, ServesUnixSocketsAndTcpTogether) {
   TestServerOptions options;
-  const std::string other = folder_.path("other.sock");
+  const std::string other = folder_.File("other.sock");
   options.listen = "unix://" + path_ + ",127.0.0.1:0,unix:" + other;
   TestServer server(options);
   ASSERT_GT(server.port(), 0);
@@ -278,14 +278,14 @@ TEST_F(UnixServiceTest, ServesUnixSocketsAndTcpTogether) {
 
 // The policy knows the server's user by its socket, and nobody else.
 TEST_F(UnixServiceTest, TheSocketsUserIsAnIdentity) {
-  const IdentityFolder files;
+  const SecretFolder files;
   TestServerOptions options = Options();
   options.listen += ",127.0.0.1:0";
   options.access = {files.Write("policy", R"(
       role { name: "user" infer: "layer_norm_1024" }
       identity { name: "here" role: "user" unix_socket: true }
       identity { name: "far" role: "user" token: "t" })"),
-                    files.Write("tokens", TokenLine("t", TokenOf('t')))};
+                    WriteTokens(files, "t")};
   TestServer server(options);
   const auto stub_at = [](const std::string& address) {
     return v1::NormService::NewStub(

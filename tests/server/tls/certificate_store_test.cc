@@ -12,6 +12,7 @@
 
 #include "tests/support/certificates.h"
 #include "tests/support/metric_value.h"
+#include "tests/support/temp_folder.h"
 
 namespace normd::testing {
 namespace {
@@ -23,7 +24,7 @@ class CertificateStoreTest : public ::testing::Test {
   CertificateStoreTest() {
     Write(pki_.server);
     folder_.Write("ca.crt", pki_.authority.certificate);
-    options_.files = {folder_.path("tls.crt"), folder_.path("tls.key"), folder_.path("ca.crt")};
+    options_.files = {folder_.File("tls.crt"), folder_.File("tls.key"), folder_.File("ca.crt")};
     options_.now = [this] { return now_; };
     store_ = Make();
     Settle();
@@ -49,7 +50,7 @@ class CertificateStoreTest : public ::testing::Test {
   }
   const std::string& InUse() const { return store_->current()->material.certificate; }
 
-  const CertificateFolder folder_;
+  const SecretFolder folder_;
   const TestPki pki_ = {};
   absl::Time now_ = absl::Now();
   Metrics metrics_;
@@ -165,18 +166,18 @@ TEST_F(CertificateStoreTest, TakesACertificateWhenItsTimeHasCome) {
 // As Kubernetes changes a mounted secret: a link to a folder is exchanged.
 TEST_F(CertificateStoreTest, FollowsALinkThatIsExchanged) {
   const TestCertificate next = NewServer();
-  ASSERT_EQ(mkdir(folder_.path("one").c_str(), 0700), 0);
-  ASSERT_EQ(mkdir(folder_.path("two").c_str(), 0700), 0);
+  ASSERT_EQ(mkdir(folder_.File("one").c_str(), 0700), 0);
+  ASSERT_EQ(mkdir(folder_.File("two").c_str(), 0700), 0);
   folder_.Write("one/tls.crt", pki_.server.certificate);
   folder_.Write("one/tls.key", pki_.server.key);
   folder_.Write("two/tls.crt", next.certificate);
   folder_.Write("two/tls.key", next.key);
-  ASSERT_EQ(symlink("one", folder_.path("data").c_str()), 0);
-  options_.files = {folder_.path("data/tls.crt"), folder_.path("data/tls.key"), ""};
+  ASSERT_EQ(symlink("one", folder_.File("data").c_str()), 0);
+  options_.files = {folder_.File("data/tls.crt"), folder_.File("data/tls.key"), ""};
   store_ = Make();
   Settle();
-  ASSERT_EQ(symlink("two", folder_.path("data.new").c_str()), 0);
-  ASSERT_EQ(rename(folder_.path("data.new").c_str(), folder_.path("data").c_str()), 0);
+  ASSERT_EQ(symlink("two", folder_.File("data.new").c_str()), 0);
+  ASSERT_EQ(rename(folder_.File("data.new").c_str(), folder_.File("data").c_str()), 0);
   Settle();
   EXPECT_EQ(InUse(), next.certificate);
 }

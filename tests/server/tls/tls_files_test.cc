@@ -10,6 +10,7 @@
 
 #include "server/tls/tls_context.h"
 #include "tests/support/certificates.h"
+#include "tests/support/temp_folder.h"
 
 namespace normd::testing {
 namespace {
@@ -37,7 +38,7 @@ class TlsFilesTest : public ::testing::Test {
     return std::string(status.message());
   }
 
-  const CertificateFolder folder_;
+  const SecretFolder folder_;
   const TestPki pki_ = {};
   const TlsFiles files_;
 };
@@ -160,7 +161,7 @@ TEST_F(TlsFilesTest, RefusesAKeyThatOthersCanReadOrWrite) {
 
 TEST_F(TlsFilesTest, RefusesWhatIsNotThereOrNoFile) {
   for (const char* name : {"tls.crt", "tls.key", "ca.crt"}) {
-    const std::string path = folder_.path(name);
+    const std::string path = folder_.File(name);
     ASSERT_EQ(rename(path.c_str(), (path + ".away").c_str()), 0);
     EXPECT_THAT(Error(), AllOf(HasSubstr(name), HasSubstr("cannot be opened: No such file")));
     // Opening a pipe that nobody writes to would wait for ever.
@@ -206,7 +207,7 @@ TEST_F(TlsFilesTest, StampsTellEveryChange) {
   EXPECT_EQ(StampsOf(files_), last);
   const auto changed = [&] { return std::exchange(last, StampsOf(files_)) != StampsOf(files_); };
   for (const char* name : {"tls.crt", "tls.key", "ca.crt"}) {
-    const std::string path = folder_.path(name);
+    const std::string path = folder_.File(name);
     ASSERT_EQ(rename(path.c_str(), (path + ".away").c_str()), 0);
     EXPECT_TRUE(changed()) << name;
     ASSERT_EQ(rename((path + ".away").c_str(), path.c_str()), 0);

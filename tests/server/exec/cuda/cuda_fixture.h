@@ -51,17 +51,10 @@ class CudaFixture : public ::testing::Test {
 
   // GroupNorm with SiLU of 12 channels in 4 groups.
   std::shared_ptr<const Model> MakeGroupNorm(const std::string& layout) {
-    std::vector<float> gamma;
-    std::vector<float> beta;
-    for (int i = 0; i < 12; ++i) {
-      gamma.push_back(0.5f + 0.125f * static_cast<float>(i));
-      beta.push_back(-1.0f + 0.25f * static_cast<float>(i));
-    }
-    const std::shared_ptr<const Model> model =
-        MakeModel("group_norm_" + layout,
-                  "group_norm { channels: 12 groups: 4 } activation: SILU layout: " + layout,
-                  metrics_.ForModel("group_norm", 1),
-                  {MakeParameter("weight", gamma), MakeParameter("bias", beta)});
+    const std::shared_ptr<const Model> model = MakeModel(
+        "group_norm_" + layout,
+        "group_norm { channels: 12 groups: 4 } activation: SILU layout: " + layout,
+        metrics_.ForModel("group_norm", 1), MakeParameters({{"weight", {12}}, {"bias", {12}}}));
     const_cast<Model&>(*model).set_backend_state(*backend_->Prepare(*model));
     return model;
   }

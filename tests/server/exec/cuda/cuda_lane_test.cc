@@ -146,7 +146,7 @@ TEST_F(CudaLaneTest, AModelsMemoryComesBackWithIt) {
   const std::int64_t before = free_bytes();
   std::shared_ptr<const Model> model =
       MakeModel("wide", "rms_norm { normalized_shape: 8000000 }", metrics_.ForModel("wide", 1),
-                {MakeParameter("weight", std::vector<float>(8'000'000, 1.0f))});
+                MakeParameters({{"weight", {8'000'000}}}));
   const_cast<Model&>(*model).set_backend_state(*backend_->Prepare(*model));
   EXPECT_LE(free_bytes(), before - 32'000'000);
   model.reset();
@@ -160,7 +160,7 @@ TEST_F(CudaLaneTest, AModelThatDoesNotFitFailsItsLoadWithTheNumbers) {
                          static_cast<std::size_t>(device_->MemoryInfo()->free_bytes) - (64 << 20));
   const std::shared_ptr<const Model> model =
       MakeModel("wide", "rms_norm { normalized_shape: 40000000 }", metrics_.ForModel("wide", 1),
-                {MakeParameter("weight", std::vector<float>(40'000'000, 1.0f))});
+                MakeParameters({{"weight", {40'000'000}}}));
   const auto state = backend_->Prepare(*model);
   EXPECT_EQ(state.status().code(), absl::StatusCode::kResourceExhausted) << state.status();
   EXPECT_THAT(std::string(state.status().message()), HasSubstr("wanted 160000000 bytes, free "));

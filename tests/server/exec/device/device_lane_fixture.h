@@ -119,8 +119,7 @@ class DeviceLaneTest : public DeviceFixture {
   void Start(const DeviceBackendOptions& options, int device_count = 1) {
     DeviceFixture::Start(options, device_count);
     Load(MakeModel("m", "group_norm { channels: 6 groups: 3 }", metrics_->ForModel("m", 1),
-                   {MakeParameter("weight", {1, 1.25F, 1.5F, 1.75F, 2, 2.25F}),
-                    MakeParameter("bias", {-1, -0.75F, -0.5F, -0.25F, 0, 0.25F})}));
+                   MakeParameters({{"weight", {kChannels}}, {"bias", {kChannels}}})));
   }
   LaneRequest& Add(std::int64_t samples, std::int64_t spatial) {
     return AddRequest({{samples, kChannels, spatial}});

@@ -6,7 +6,6 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -40,19 +39,13 @@ class DeviceLinearTest : public DeviceFixture {
     DeviceFixture::Start(options);
   }
 
-  static std::vector<float> Values(std::int64_t count) {
-    std::vector<float> values;
-    for (std::int64_t i = 0; i < count; ++i) values.push_back(static_cast<float>(i * 7 % 11) - 4);
-    return values;
-  }
   std::shared_ptr<const Model> NewModel(const std::string& epilogue) {
-    Parameter weight = MakeParameter("linear.weight", Values(kInFeatures * kOutFeatures));
-    weight.shape = *Shape::Create({kOutFeatures, kInFeatures});
     return MakeModel("layer",
                      absl::StrCat("linear_norm { in_features: ", kInFeatures,
                                   " out_features: ", kOutFeatures, " ", epilogue, " }"),
                      metrics_->ForModel("layer", 1),
-                     {weight, MakeParameter("linear.bias", Values(kOutFeatures))});
+                     MakeParameters({{"linear.weight", {kOutFeatures, kInFeatures}},
+                                     {"linear.bias", {kOutFeatures}}}));
   }
   void LoadLayer(const std::string& epilogue = "epilogue { add: true multiply: true }") {
     Load(NewModel(epilogue));

@@ -38,13 +38,7 @@ class DeviceMix final : public DeviceProgram {
     std::vector<DeviceSegment> list(segments.begin(), segments.end());
     return EnqueueOnFakeStream(site.stream, [list = std::move(list)] {
       for (const DeviceSegment& segment : list) {
-        for (std::int64_t i = 0; i < segment.samples; ++i) {
-          ComputeMix(segment.inputs[0] + i * kMixInputBytes[0],
-                     segment.inputs[1] + i * kMixInputBytes[1],
-                     segment.inputs[2] + i * kMixInputBytes[2],
-                     segment.outputs[0] + i * kMixOutputBytes[0],
-                     segment.outputs[1] + i * kMixOutputBytes[1]);
-        }
+        ComputeMix(segment.inputs, segment.outputs, segment.samples);
       }
     });
   }
