@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "client/retry_hint.h"
@@ -166,6 +167,18 @@ struct NormalizeCall final : PendingCall {
   grpc::ByteBuffer response;
 };
 
+// Whether the target ends with a port, or is no host's. The system's resolver would take a number
+// above 65535 modulo 65536, and so call another server.
+bool HasPort(absl::string_view target) {
+  const std::size_t colon = target.rfind(':');
+  if (colon == absl::string_view::npos || colon + 1 == target.size()) return false;
+  const absl::string_view port = target.substr(colon + 1);
+  const bool number = port.find_first_not_of("+- 0123456789") == absl::string_view::npos;
+  std::uint32_t value = 0;
+  if (absl::StartsWith(target, "unix") || !number) return true;
+  return absl::SimpleAtoi(port, &value) && value <= 65535;
+}
+
 }  // namespace
 
 struct Client::Impl {
@@ -199,7 +212,7 @@ struct Client::Impl {
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& target,
                                                        const ClientOptions& options) {
-  if (target.find(':') == std::string::npos || target.back() == ':') {
+  if (!HasPort(target)) {
     return absl::InvalidArgumentError(absl::StrCat("server: \"", target,
                                                    "\", wanted an address with a port, such as "
                                                    "127.0.0.1:8001"));

@@ -32,8 +32,15 @@ void ConnectionFlags::Set(ClientOptions& options) const {
 absl::Status WithHint(const absl::Status& status) {
   constexpr const char* kUntrusted =
       "its certificate is not trusted: --tls_ca names the authorities that may sign it";
+  constexpr const char* kOtherPort =
+      "is it the gRPC port (8001), and not that of HTTP or the metrics?";
   constexpr std::pair<const char*, const char*> kHints[] = {
       {"wrong version number", "the server seems to speak no TLS: try without --tls"},
+      // normd's words for a connection that is to be in the clear, and a server's that distrusts
+      // it.
+      {"alert handshake failure",
+       "if the server speaks no TLS, try without --tls; if it asks for certificates, add "
+       "--tls_cert and --tls_key"},
       {"certificate verify failed", kUntrusted},
       // The authority has the right name and another key, of an elliptic curve or RSA.
       {"asn1 encoding routines", kUntrusted},
@@ -41,7 +48,8 @@ absl::Status WithHint(const absl::Status& status) {
       {"Socket closed",
        "if the server speaks TLS, add --tls; if it asks for certificates, "
        "--tls_cert and --tls_key"},
-      {"Failed parsing HTTP/2", "is it the gRPC port (8001), and not that of the metrics?"},
+      {"Failed parsing HTTP/2", kOtherPort},
+      {"http1.x server", kOtherPort},
       {"Received http2 header with status", "something else than normd answers there"},
       {"Connection refused", "does normd run, and listen there?"}};
   for (const auto& [message, hint] : kHints) {

@@ -12,6 +12,10 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+case ${1-} in
+  -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "deploy/${0##*/}"; exit ;;
+  '' | -*) echo "build_programs: DIR '${1-}', wanted a folder (see --help)" >&2; exit 2 ;;
+esac
 out=$1
 shift
 cmake --preset release -DNORMD_TESTS=OFF -DNORMD_BENCHMARKS=OFF "$@"

@@ -23,7 +23,7 @@ while [[ $# -gt 0 ]]; do
     --preset) preset=$2; shift ;;
     --no-setup) setup= ;;
     --checks) targets+=(gpu_checks); components+=(checks) ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "deploy/${0##*/}"; exit ;;
     -*) echo "bundle: unknown option '$1' (see --help)" >&2; exit 2 ;;
     *) folder=$1 ;;
   esac

@@ -36,7 +36,7 @@ for argument in "$@"; do
     --target=cpu | --target=cuda) target=${argument#*=} ;;
     --programs=*) programs=$(realpath "${argument#*=}") ;;
     --inside=*) inside=${argument#*=} ;;  # This script's own: the part that runs in namespaces.
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "deploy/${0##*/}"; exit ;;
     *) echo "check_image: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done

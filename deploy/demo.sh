@@ -22,7 +22,7 @@ for argument in "$@"; do
     --http_port=*) http_port=${argument#*=} ;;
     --device=*) device=${argument#*=} ;;
     --no-setup) setup='' ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "deploy/${0##*/}"; exit ;;
     *) echo "demo: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done

@@ -117,8 +117,12 @@ libraries_of() {
     while read -r library; do is_installed "$library" || echo "$library"; done
 }
 
-what=${1:-}
-[[ $# -le 1 && $what =~ ^(|--test|--all)$ ]] || die "usage: deploy/setup.sh [--test | --all]"
+what=$*
+case $what in
+  '' | --test | --all) ;;
+  -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "deploy/${0##*/}"; exit ;;
+  *) echo "setup: unknown argument '$what' (see --help)" >&2; exit 2 ;;
+esac
 check_distribution
 if [[ -n $what ]]; then packages+=("${test_packages[@]}"); fi
 if [[ $what == --all ]]; then packages+=("${sanitizer_packages[@]}"); fi

@@ -18,7 +18,7 @@ for argument in "$@"; do
   case $argument in
     --all) presets+=(dev asan tsan fuzz); export NORMD_ARCHITECTURES=1 ;;
     --no-setup) setup= ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "deploy/${0##*/}"; exit ;;
     dev | release | asan | tsan | fuzz | cuda | lint) presets+=("$argument") ;;
     *) echo "test: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac

@@ -34,7 +34,7 @@ while [[ $# -gt 0 ]]; do
       root=$(realpath "$2")
       [[ $root != / ]] || { echo "wheel: --root: /, wanted a folder of its own" >&2; exit 2; }
       shift ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "deploy/${0##*/}"; exit ;;
     -*) echo "wheel: unknown option '$1' (see --help)" >&2; exit 2 ;;
     *) folder=$1 ;;
   esac

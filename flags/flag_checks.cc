@@ -1,6 +1,9 @@
 #include "flags/flag_checks.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -46,6 +49,30 @@ std::string BeAShare(double value) { return value > 0 && value <= 1 ? "" : "abov
 
 std::string BePositive(absl::Duration value) {
   return value > absl::ZeroDuration() ? "" : "more than 0";
+}
+
+bool IsSameFile(const std::string& a, const std::string& b) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::equivalent(a, b, error)) return fs::is_regular_file(a, error);
+  if (fs::exists(a, error) || fs::exists(b, error)) return false;
+  const auto place = [&error](const std::string& path) {
+    return fs::weakly_canonical(fs::absolute(path, error), error);
+  };
+  return place(a) == place(b);
+}
+
+absl::Status CheckFilesDiffer(absl::Span<const FileFlag> files) {
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (files[i].path.empty() || files[j].path.empty()) continue;
+      if (!IsSameFile(files[i].path, files[j].path)) continue;
+      return absl::InvalidArgumentError(absl::StrCat(files[i].flag, ": ", files[i].path,
+                                                     ", which is also the file of ", files[j].flag,
+                                                     ", wanted another"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace normd

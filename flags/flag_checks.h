@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "flags/flag_set.h"
 
 namespace normd {
@@ -28,6 +30,17 @@ FlagCheck<std::string> BeOneOf(std::vector<std::string> known);
 std::string BeAShare(double value);
 // A time above 0; it may be infinite.
 std::string BePositive(absl::Duration value);
+
+// Whether both paths lead to one regular file, which need not exist yet. Two writers of a device or
+// a pipe do not overwrite each other.
+bool IsSameFile(const std::string& a, const std::string& b);
+
+struct FileFlag {
+  std::string flag;  // "--json"
+  std::string path;  // Empty: none.
+};
+// InvalidArgument if two of these flags would write to one file.
+absl::Status CheckFilesDiffer(absl::Span<const FileFlag> files);
 
 }  // namespace normd
 

@@ -41,8 +41,9 @@ void Measurement::Record(const Item& item, const SendTimes& times, const Outcome
   response_time.Record(outcome.received - times.intended);
   of_item.response_time.Record(outcome.received - times.intended);
   if (outcome.first_bytes) of_item.first_bytes.Record(*outcome.first_bytes - times.intended);
-  service_time.Record(outcome.received - times.sent);
-  send_lag.Record(times.sent - times.intended);
+  const TimePoint sent = outcome.sent.value_or(times.sent);
+  service_time.Record(outcome.received - sent);
+  send_lag.Record(sent - times.intended);
   received_bytes += outcome.output_bytes;
   of_item.received_bytes += outcome.output_bytes;
   for (std::size_t i = 0; i < kServerStages; ++i) stage_sum[i] += outcome.stages[i];

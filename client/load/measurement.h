@@ -19,7 +19,7 @@ inline constexpr std::size_t kStatusCodes = 17;  // gRPC's, 0 (OK) to 16.
 // "OK", "DEADLINE_EXCEEDED"; "CODE_n" for an unknown number.
 std::string CodeName(std::size_t code);
 
-// The intended and the actual time of a request's send.
+// The intended time of a request's send, and when the sender got it; see Outcome::sent.
 struct SendTimes {
   TimePoint intended{};
   TimePoint sent{};

@@ -26,8 +26,9 @@ enum class Verdict { kUnchecked, kRight, kWrong };
 // One response, or its failure.
 struct Outcome {
   absl::StatusCode code = absl::StatusCode::kOk;
-  std::string message;     // The text of an error or a wrong response.
-  bool cancelled = false;  // The client cancelled the call, on purpose.
+  std::string message;            // The text of an error or a wrong response.
+  bool cancelled = false;         // The client cancelled the call, on purpose.
+  std::optional<TimePoint> sent;  // When it left, if the sender let it wait; else it left at once.
   TimePoint received{};
   // Set when the code is OK.
   std::optional<TimePoint> first_bytes;  // For a stream: when the first byte of its response came.

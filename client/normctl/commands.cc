@@ -146,10 +146,8 @@ absl::Status Execute(Command& command, const CommonFlags& common, bool timeout_g
   return command.Run(context);
 }
 
-}  // namespace
-
-int RunNormctl(absl::Span<const std::string> arguments, std::ostream& out, std::ostream& err,
-               bool terminal) {
+int Run(absl::Span<const std::string> arguments, std::ostream& out, std::ostream& err,
+        bool terminal) {
   if (arguments.empty()) {
     PrintHelp(err);
     return kExitUsage;
@@ -214,6 +212,16 @@ int RunNormctl(absl::Span<const std::string> arguments, std::ostream& out, std::
                                                *std::move(others), out, terminal ? &err : nullptr));
   if (status.ok()) return kExitOk;
   err << "normctl: " << absl::StatusCodeToString(status.code()) << ": " << status.message() << "\n";
+  return kExitFailed;
+}
+
+}  // namespace
+
+int RunNormctl(absl::Span<const std::string> arguments, std::ostream& out, std::ostream& err,
+               bool terminal) {
+  const int code = Run(arguments, out, err, terminal);
+  if (code != kExitOk || out.flush()) return code;
+  err << "normctl: stdout: cannot be written\n";
   return kExitFailed;
 }
 

@@ -186,7 +186,12 @@ class NormalizeCommand final : public Command {
       return absl::InvalidArgumentError(
           "--verify: wanted --model_repository=DIR too: parameters are not sent by the server");
     }
-    return absl::OkStatus();
+    std::vector<FileFlag> files;
+    for (const std::string& output : output_paths_) {
+      TensorPath given = ParseTensorPath(output);
+      files.push_back({given.name.empty() ? "-o" : "-o " + given.name, std::move(given.path)});
+    }
+    return CheckFilesDiffer(files);
   }
 
   absl::Status Run(const Context& context) override {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "client/tensor/stream_order.h"
+#include "flags/flag_checks.h"
 
 namespace normd::client {
 namespace {
@@ -26,11 +27,18 @@ std::string WrittenPath(const std::string& path) {
   return plain ? path + ".part" : path;
 }
 
-// InvalidArgument if an output would be written over an input while that is read.
+// InvalidArgument if an output would be written over an input while that is read, or where another
+// output is to stay.
 absl::Status CheckApart(absl::Span<const std::string> outputs, absl::Span<const InputFile> inputs) {
   for (const std::string& path : outputs) {
     if (path.empty()) continue;
     const std::string written = WrittenPath(path);
+    for (const std::string& other : outputs) {
+      if (&other == &path || other.empty() || !IsSameFile(written, other)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("-o: ", path, " is written as ", written,
+                       " until it is whole, which is another output, wanted another file"));
+    }
     for (const InputFile& input : inputs) {
       std::error_code absent;
       if (!std::filesystem::equivalent(written, input.file.path(), absent)) continue;

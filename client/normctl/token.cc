@@ -88,7 +88,10 @@ class TokenCommand final : public Command {
     } else {
       *context.out << name << " sha256:" << *digest << "\n";
     }
-    return absl::OkStatus();
+    if (context.out->flush()) return absl::OkStatus();
+    // No server would ever know the token, and its file would refuse a second attempt.
+    unlink(out_.c_str());
+    return absl::UnavailableError(absl::StrCat("stdout: cannot be written; ", out_, " is removed"));
   }
 
  private:

@@ -171,11 +171,12 @@ void GrpcSender::Send(const Outgoing& outgoing, Done done) {
 }
 
 void GrpcSender::SendFrom(Backlog& backlog, Backlog::Entry entry) {
-  const Duration left = entry.deadline == kNever
-                            ? client::kNoTimeout
-                            : std::max(entry.deadline - clock_.Now(), Duration{1});
+  const TimePoint sent = clock_.Now();
+  const Duration left =
+      entry.deadline == kNever ? client::kNoTimeout : std::max(entry.deadline - sent, Duration{1});
   SendCall(entry.outgoing, left,
-           [this, &backlog, done = std::move(entry.done)](const Outcome& outcome) mutable {
+           [this, &backlog, sent, done = std::move(entry.done)](Outcome outcome) mutable {
+             outcome.sent = sent;
              // The last access to this object.
              backlog.End(outcome, std::move(done),
                          [&](Backlog::Entry next) { SendFrom(backlog, std::move(next)); });

@@ -80,6 +80,7 @@ class HttpSender::Connection {
 
  private:
   void Begin() {
+    sent_ = sender_.clock_.Now();
     SetLimit();
     if (open_) return Write();
     stream_.async_connect(endpoints_, [this](const error_code& error, const auto&) {
@@ -93,12 +94,11 @@ class HttpSender::Connection {
 
   // A call ends at its deadline, or before, where its client cancels it.
   void SetLimit() {
-    const TimePoint now = sender_.clock_.Now();
     const std::optional<Duration>& cancel = entry_.outgoing.cancel_after;
-    cancels_ = cancel && (entry_.deadline == kNever || now + *cancel < entry_.deadline);
+    cancels_ = cancel && (entry_.deadline == kNever || sent_ + *cancel < entry_.deadline);
     if (cancels_) return stream_.expires_after(*cancel);
     if (entry_.deadline == kNever) return stream_.expires_never();
-    stream_.expires_after(std::max(entry_.deadline - now, Duration{1}));
+    stream_.expires_after(std::max(entry_.deadline - sent_, Duration{1}));
   }
 
   void Write() {
@@ -156,6 +156,7 @@ class HttpSender::Connection {
 
   void End(const absl::Status& status) {
     Outcome outcome;
+    outcome.sent = sent_;
     outcome.received = sender_.clock_.Now();
     outcome.code = status.code();
     outcome.message = std::string(status.message());
@@ -196,6 +197,7 @@ class HttpSender::Connection {
   beast::tcp_stream stream_;
   bool open_ = false;
   Backlog::Entry entry_;  // The call.
+  TimePoint sent_{};
   bool cancels_ = false;  // The time limit is its client's cancellation.
   bool whole_ = true;     // All of the request was sent.
   beast::flat_buffer buffer_;

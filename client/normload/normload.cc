@@ -160,10 +160,8 @@ int Merge(absl::Span<const std::string> arguments, std::ostream& out, std::ostre
   return Tell(*merged, options->files, out, err);
 }
 
-}  // namespace
-
-int RunNormload(absl::Span<const std::string> arguments, Interrupts& interrupts, std::ostream& out,
-                std::ostream& err, bool terminal) {
+int Run(absl::Span<const std::string> arguments, Interrupts& interrupts, std::ostream& out,
+        std::ostream& err, bool terminal) {
   if (!arguments.empty() && arguments.front() == "merge") {
     return Merge(arguments.subspan(1), out, err);
   }
@@ -176,6 +174,16 @@ int RunNormload(absl::Span<const std::string> arguments, Interrupts& interrupts,
     return kExitOk;
   }
   return Load(arguments, {&interrupts, &err, terminal}, out, err);
+}
+
+}  // namespace
+
+int RunNormload(absl::Span<const std::string> arguments, Interrupts& interrupts, std::ostream& out,
+                std::ostream& err, bool terminal) {
+  const int code = Run(arguments, interrupts, out, err, terminal);
+  if (out.flush()) return code;
+  err << "normload: stdout: cannot be written\n";
+  return kExitUsage;
 }
 
 }  // namespace normd::load

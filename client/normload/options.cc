@@ -140,6 +140,10 @@ void AddFileFlags(ReportFiles& files, FlagSet& flags) {
   flags.Add("html", &files.html, "FILE", "Writes a page with charts, which needs nothing else.");
 }
 
+absl::Status Check(const ReportFiles& files) {
+  return CheckFilesDiffer({{"--json", files.json}, {"--csv", files.csv}, {"--html", files.html}});
+}
+
 void AddFlags(ProgramOptions& o, FlagSet& flags) {
   AddServerFlags(o, flags);
   AddRequestFlags(o, flags);
@@ -327,6 +331,7 @@ absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> argume
   }
   SetDefaultTimes(default_duration, default_warmup, o);
   if (absl::Status status = flags.Check(); !status.ok()) return status;
+  if (absl::Status status = Check(o.files); !status.ok()) return status;
   if (absl::Status status = SetArrivals(o); !status.ok()) return status;
   if (absl::Status status = SetMetrics(o); !status.ok()) return status;
   if (o.require_slo && !o.objective) {
@@ -355,6 +360,7 @@ absl::StatusOr<MergeOptions> ParseMergeOptions(absl::Span<const std::string> arg
   AddFileFlags(options.files, flags);
   absl::StatusOr<std::vector<std::string>> reports = flags.Parse(arguments);
   if (!reports.ok()) return reports.status();
+  if (absl::Status status = Check(options.files); !status.ok()) return status;
   options.reports = *std::move(reports);
   if (options.reports.empty()) {
     return absl::InvalidArgumentError("merge: wanted at least one report that --json has written");

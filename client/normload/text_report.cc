@@ -36,8 +36,9 @@ std::vector<std::string> Notes(const Report& report) {
                                  "say"));
   } else if (ClientWasLate(measured)) {
     notes.push_back(absl::StrFormat(
-        "the client itself was late: the 99th percentile of its send lag is %.1f ms. Its "
-        "processors were busy: give it a machine of its own, or start several",
+        "the client itself was late: the 99th percentile of its send lag is %.1f ms. Calls waited "
+        "for a connection (--connections, --max_sending) or for its processors: give it a machine "
+        "of its own, or start several",
         Milliseconds(measured.send_lag.Percentile(99))));
   }
   constexpr std::int64_t kEnoughLate = 10;

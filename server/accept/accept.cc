@@ -9,20 +9,6 @@
 namespace normd {
 namespace {
 
-absl::Status FindModel(const AcceptEnvironment& environment, CallContext& call,
-                       const RequestDescription& request) {
-  std::int64_t version = request.version;
-  if (!request.version_alias.empty()) {
-    const auto named = environment.registry.VersionOfAlias(request.model, request.version_alias);
-    if (!named.ok()) return named.status();
-    version = *named;
-  }
-  auto model = environment.registry.FindForRequest(request.model, version);
-  if (!model.ok()) return model.status();
-  call.SetModel(*std::move(model));
-  return absl::OkStatus();
-}
-
 absl::Status CheckOptions(const Model& model, const RequestDescription& request,
                           AcceptedRequest& accepted) {
   if (!request.priority.ok()) return request.priority.status();
@@ -112,8 +98,7 @@ absl::Status Admit(AcceptEnvironment& environment, const CallContext& call,
 absl::Status Judge(AcceptEnvironment& environment, CallContext& call,
                    const RequestDescription& request, AcceptedRequest& accepted) {
   absl::Status status = call.Authorize();
-  if (status.ok()) status = call.AuthorizeModel(request.model);
-  if (status.ok()) status = FindModel(environment, call, request);
+  if (status.ok()) status = AcceptModel(environment, call, request);
   if (!status.ok()) return status;
   const Model& model = *call.model();
   if (status = CheckInputs(model, request.inputs, accepted.inputs); !status.ok()) return status;
@@ -126,6 +111,21 @@ absl::Status Judge(AcceptEnvironment& environment, CallContext& call,
 }
 
 }  // namespace
+
+absl::Status AcceptModel(AcceptEnvironment& environment, CallContext& call,
+                         const RequestDescription& request) {
+  if (absl::Status status = call.AuthorizeModel(request.model); !status.ok()) return status;
+  std::int64_t version = request.version;
+  if (!request.version_alias.empty()) {
+    const auto named = environment.registry.VersionOfAlias(request.model, request.version_alias);
+    if (!named.ok()) return named.status();
+    version = *named;
+  }
+  auto model = environment.registry.FindForRequest(request.model, version);
+  if (!model.ok()) return model.status();
+  call.SetModel(*std::move(model));
+  return absl::OkStatus();
+}
 
 absl::Status AcceptRequest(AcceptEnvironment& environment, CallContext& call,
                            const RequestDescription& request, AcceptedRequest& accepted) {

@@ -58,6 +58,11 @@ struct AcceptedRequest {
 absl::Status AcceptRequest(AcceptEnvironment& environment, CallContext& call,
                            const RequestDescription& request, AcceptedRequest& accepted);
 
+// Steps 0, of the model, and 1 of it alone, for a request that names its model and cannot be read
+// further: the call then counts with the model.
+absl::Status AcceptModel(AcceptEnvironment& environment, CallContext& call,
+                         const RequestDescription& request);
+
 // A request for the queue: all of `accepted`, or a piece of it with `geometry`. The caller adds the
 // inputs with their owner, and `done`; `call` and `accepted`, which holds the regions, live until
 // that has run.

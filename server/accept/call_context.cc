@@ -1,5 +1,8 @@
 #include "server/accept/call_context.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include "server/accept/client_status.h"
 #include "server/accept/method_rights.h"
 
@@ -16,6 +19,17 @@ void WithMemory(Act act) {
 }
 
 }  // namespace
+
+bool LeftAtDeadline(TimePoint arrival, TimePoint deadline, TimePoint left) {
+  if (deadline == kNever) return false;
+  const Duration limit = std::max(deadline - arrival, Duration(0));
+  // gRPC sends the time limit with three digits, rounded up: up to a hundredth more.
+  const Duration rounding = limit / 100;
+  // The server begins to count when a thread reads the call: a few milliseconds later, and tens of
+  // them if it is too busy for its calls, which is when deadlines pass.
+  const Duration delay = std::min<Duration>(std::chrono::milliseconds(100), limit / 4);
+  return left >= deadline - rounding - delay;
+}
 
 CallContext::~CallContext() {
   // A thread that waits for the last call may then end the objects that these use.
@@ -72,9 +86,25 @@ std::shared_ptr<std::atomic<bool>> CallContext::cancellation() {
   return std::shared_ptr<std::atomic<bool>>(std::shared_ptr<void>(), &cancelled_);
 }
 
+void CallContext::Leave() {
+  TimePoint none = kNever;
+  left_.compare_exchange_strong(none, environment_.clock.Now(), std::memory_order_relaxed);
+  Cancel();
+}
+
+absl::StatusCode CallContext::code_of_leaving() const {
+  const TimePoint left = left_.load(std::memory_order_relaxed);
+  const bool late = left != kNever && LeftAtDeadline(arrival_.at, arrival_.deadline, left);
+  return late ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kCancelled;
+}
+
 absl::Status CallContext::End(const absl::Status& status) {
   const absl::Status made = CatchAll([&] {
-    ended_ = ForClient(status, arrival_.ids.request_id);
+    const bool is_late =
+        absl::IsCancelled(status) && code_of_leaving() == absl::StatusCode::kDeadlineExceeded;
+    ended_ = ForClient(
+        is_late ? absl::DeadlineExceededError("the deadline passed before the response") : status,
+        arrival_.ids.request_id);
     return absl::OkStatus();
   });
   if (!made.ok()) ended_ = made;

@@ -34,9 +34,13 @@ struct CallArrival {
   TimePoint deadline = kNever;
 };
 
+// Whether a client that left at `left` did so because its call's deadline came, and not of its own
+// will: it leaves a little before the server's copy of the deadline passes.
+bool LeftAtDeadline(TimePoint arrival, TimePoint deadline, TimePoint left);
+
 // Counts as active from its construction to its destruction, so it is destroyed last of the call's
-// objects. A request of the call must not outlive it. Not thread-safe except for Cancel; End is
-// called once, and Record after it.
+// objects. A request of the call must not outlive it. Not thread-safe except for Cancel and Leave;
+// End is called once, and Record after it.
 class CallContext {
  public:
   CallContext(AcceptEnvironment& environment, CallArrival arrival)
@@ -80,13 +84,19 @@ class CallContext {
   // For the request log: the bytes of the inputs, once they are known.
   void SetInputBytes(std::int64_t bytes) { input_bytes_ = bytes; }
 
-  // The client is gone. Relaxed order suffices: it only saves work.
+  // Nobody waits for the result. Relaxed order suffices: it only saves work.
   void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
+  // Cancels the call because its client is gone or its deadline has passed. The first time counts.
+  void Leave();
+  // The code of a call whose client left: DeadlineExceeded if it left at its deadline (see
+  // LeftAtDeadline), else Cancelled.
+  absl::StatusCode code_of_leaving() const;
   // For Request::cancelled; does not own.
   std::shared_ptr<std::atomic<bool>> cancellation();
 
-  // Ends the call with `status`. Returns the status for its client.
+  // Ends the call with `status`, in place of Cancelled with code_of_leaving. Returns the status for
+  // its client.
   absl::Status End(const absl::Status& status);
   // Sets the code that its client gets instead, after End, if it left or did not take the end.
   void SetCode(absl::StatusCode code) { ended_ = absl::Status(code, ""); }
@@ -108,7 +118,8 @@ class CallContext {
   std::shared_ptr<const Model> model_;  // Null: no loaded model.
   std::int64_t input_bytes_ = 0;
   std::atomic<bool> cancelled_{false};
-  absl::Status ended_;  // As its client was told.
+  std::atomic<TimePoint> left_{kNever};  // Relaxed: it is the time alone.
+  absl::Status ended_;                   // As its client was told.
 };
 
 }  // namespace normd

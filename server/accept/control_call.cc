@@ -99,11 +99,11 @@ absl::Status ControlCall::CheckModel(absl::string_view model) {
 }
 
 absl::Status ControlCall::StillWanted() const {
-  if (accept_.clock.Now() >= call_context_.deadline()) {
-    return absl::DeadlineExceededError("the call's deadline passed before its turn came");
+  if (call_context_.cancelled()) {
+    return absl::CancelledError("the client cancelled the call before its turn came");
   }
-  return call_context_.cancelled()
-             ? absl::CancelledError("the client cancelled the call before its turn came")
+  return accept_.clock.Now() >= call_context_.deadline()
+             ? absl::DeadlineExceededError("the call's deadline passed before its turn came")
              : absl::OkStatus();
 }
 

@@ -73,7 +73,24 @@ void InferCall::Begin() {
   exchange_.LetGo();
   exchange_.LetHeldGo();
   body_ = RequestBody();  // The client may take its time to read the reason.
-  Finish(status);
+  Finish(OfModel(status));
+}
+
+absl::Status InferCall::OfModel(const absl::Status& status) {
+  // Rights and budgets are no matter of the text.
+  const bool unread = absl::IsInvalidArgument(status) || absl::IsUnimplemented(status);
+  if (!unread || context_.model() != nullptr) return status;
+  absl::Status found;
+  const absl::Status looked = CatchAll([&] {
+    InferRequestView path;
+    path.model = route_.model;
+    path.version = route_.version;
+    const auto request = DescribeInferRequest(std::move(path));
+    if (request.ok()) found = AcceptModel(environment_.accept, context_, *request);
+    return request.status();
+  });
+  const bool denied = absl::IsPermissionDenied(found) || absl::IsUnauthenticated(found);
+  return looked.ok() && denied ? found : status;
 }
 
 absl::Status InferCall::Accept() {

@@ -30,11 +30,15 @@ class InferCall final : public RestCall {
     return status;
   }
   void Run(RequestBody body) override;
+  void Refuse(const absl::Status& status) override { Finish(OfModel(status)); }
   void Leave() override;
   void Record() override { context_.RecordAndLog(stages_, batch_); }
 
  private:
   void Begin();
+  // The status of a request that is not read, which counts with the model of its path. To those who
+  // may not use the model it tells that alone.
+  absl::Status OfModel(const absl::Status& status);
   absl::Status Accept();
   absl::Status Inflate();
   absl::StatusOr<RequestDescription> Decode();

@@ -45,8 +45,8 @@ class RestCall {
   virtual absl::Status Hold(std::int64_t /*bytes*/) { return absl::OkStatus(); }
   virtual void Run(RequestBody body) = 0;
   // Ends a call whose body is not served.
-  void Refuse(const absl::Status& status) { Finish(status); }
-  virtual void Leave() { context_.Cancel(); }
+  virtual void Refuse(const absl::Status& status) { Finish(status); }
+  virtual void Leave() { context_.Leave(); }
   // `code` is the client's, if it is not the response's.
   void SetCode(absl::StatusCode code) { context_.SetCode(code); }
   virtual void Record() = 0;

@@ -30,11 +30,8 @@ void DrivenStream::Start() {
 }
 
 void DrivenStream::OnCancel() {
-  Abort(CatchAll([this] {
-    return call_.deadline() <= accept_.clock.Now()
-               ? absl::DeadlineExceededError("the deadline passed before the stream's end")
-               : absl::CancelledError("the client cancelled the stream");
-  }));
+  call_.Leave();
+  Abort(CancelledByClient());
 }
 
 void DrivenStream::Abort(const absl::Status& status) {

@@ -120,7 +120,10 @@ bool InferStream::SetError(Turn& turn, const absl::Status& status) {
 void InferStream::OnWriteDone(bool ok) {
   const bool given_up = environment_.responses.Remove(*taking_);
   taking_.reset();
-  if (!ok) outgoing_->call.SetCode(absl::StatusCode::kCancelled);
+  if (!ok) {
+    call_.Leave();
+    outgoing_->call.SetCode(call_.code_of_leaving());
+  }
   if (given_up) outgoing_->call.SetCode(absl::StatusCode::kDeadlineExceeded);
   outgoing_->call.RecordAndLog(outgoing_->stages, outgoing_->batch);
   outgoing_.reset();  // Returns its part of the budgets.
@@ -198,11 +201,12 @@ std::unique_ptr<InferStream::Turn> InferStream::TakeTurn() {
 }
 
 void InferStream::End(const absl::Status& status) {
+  const absl::Status ended = call_.End(status);
   while (const std::unique_ptr<Turn> turn = TakeTurn()) {
-    turn->call.SetCode(status.code());  // It was told, but nobody reads it.
+    turn->call.SetCode(call_.code());  // It was told, but nobody reads it.
     turn->call.RecordAndLog(turn->stages, turn->batch);
   }
-  grpc::Status told = ToGrpc(call_.End(status), environment_.options.retry_after, context_);
+  grpc::Status told = ToGrpc(ended, environment_.options.retry_after, context_);
   AwaitTaking(0);
   Finish(std::move(told));
 }

@@ -167,8 +167,7 @@ void StreamCall::OnEnd() {
   }
   // A client that left has not read the status.
   if (call_.code() != absl::StatusCode::kOk && context_.IsCancelled()) {
-    call_.SetCode(call_.deadline() <= accept_.clock.Now() ? absl::StatusCode::kDeadlineExceeded
-                                                          : absl::StatusCode::kCancelled);
+    call_.SetCode(call_.code_of_leaving());
   }
   call_.RecordAndLog(stages, batch);
 }

@@ -15,7 +15,7 @@ UnaryCall::UnaryCall(CallEnvironment& environment, grpc::CallbackServerContext& 
       inside_(call_.caller()) {}
 
 void UnaryCall::Cancel() {
-  call_.Cancel();
+  call_.Leave();
   inside_.Leave();
 }
 
@@ -31,9 +31,7 @@ void UnaryCall::OnDone() {
     call_.SetCode(absl::StatusCode::kDeadlineExceeded);
   } else if (call_.code() == absl::StatusCode::kInvalidArgument && call_.cancelled()) {
     // It may have left before its message was complete; nobody reads its status then.
-    call_.SetCode(call_.deadline() <= environment_.accept.clock.Now()
-                      ? absl::StatusCode::kDeadlineExceeded
-                      : absl::StatusCode::kCancelled);
+    call_.SetCode(call_.code_of_leaving());
   }
   Record();
   delete this;  // Returns its share of the budgets, then leaves.

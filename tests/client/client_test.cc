@@ -270,6 +270,23 @@ TEST_F(ClientTest, AdministersModels) {
   EXPECT_EQ(client_->GetServerInfo()->version(), "fake");
 }
 
+// The system's resolver takes all of these for port 1.
+TEST(ClientCreateTest, RefusesPortsThatWouldBeTakenForAnother) {
+  for (const std::string scheme : {"", "dns:", "dns:///", "ipv4:"}) {
+    for (const std::string port :
+         {"65537", "131073", "4294967297", "18446744073709551617", "+65537", " 65537", "-65535"}) {
+      const auto client = Client::Create(scheme + "127.0.0.1:" + port, ClientOptions());
+      ASSERT_FALSE(client.ok()) << scheme << port;
+      EXPECT_EQ(client.status().message(),
+                "server: \"" + scheme + "127.0.0.1:" + port +
+                    "\", wanted an address with a port, such as 127.0.0.1:8001");
+    }
+  }
+  for (const std::string target : {"127.0.0.1:65535", "[::1]:65535", "unix:/tmp/a:65537"}) {
+    EXPECT_TRUE(Client::Create(target, ClientOptions()).ok()) << target;
+  }
+}
+
 TEST(ClientCreateTest, RefusesTargetsThatNameNoServer) {
   for (const char* target : {"", "localhost", "127.0.0.1:"}) {
     EXPECT_EQ(Client::Create(target).status().code(), absl::StatusCode::kInvalidArgument) << target;

@@ -38,6 +38,17 @@ TEST(MeasurementTest, ResponseTimeCountsFromTheIntendedSend) {
   EXPECT_EQ(m.last_received, AtMs(30));
 }
 
+TEST(MeasurementTest, AWaitInTheSenderIsLagAndNoService) {
+  Measurement m;
+  Outcome outcome;
+  outcome.sent = AtMs(28);
+  outcome.received = AtMs(30);
+  m.Record(ItemOf(4), {AtMs(10), AtMs(11)}, outcome);
+  EXPECT_EQ(m.response_time.max(), milliseconds(20));
+  EXPECT_EQ(m.service_time.max(), milliseconds(2));
+  EXPECT_EQ(m.send_lag.max(), milliseconds(18));
+}
+
 TEST(MeasurementTest, ErrorsAreCountedByCodeAndNotTimed) {
   Measurement m;
   Outcome refused;

@@ -1,7 +1,9 @@
 // The command `normalize`: tensors from files to files, as calls and as streams.
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/normctl/tensor_files.h"
@@ -71,6 +73,53 @@ TEST_F(NormctlTest, NormalizeWritesOverNoInputThatIsRead) {
   EXPECT_EQ(ran.code, kExitFailed);
   EXPECT_THAT(ran.err, HasSubstr("y.npy.part until it is whole, which is an input"));
   EXPECT_TRUE(test::ReadFile(input) == before);
+}
+
+// One file by any of its names, whether or not it exists, is refused before anything is sent.
+TEST_F(NormctlTest, NormalizeWritesNoTwoOutputsToOneFile) {
+  AddModel("add", "add_rms_norm { normalized_shape: [4, 8] affine: false }");
+  server_.TellSamples(7);
+  for (const char* name : {"x.npy", "residual.npy"}) WriteInput(name, {7, 4, 8});
+  std::filesystem::create_directory(folder_.File("folder"));
+  std::filesystem::create_symlink(folder_.File("x.npy"), folder_.File("link.npy"));
+  std::filesystem::create_hard_link(folder_.File("x.npy"), folder_.File("hard.npy"));
+  const auto call = [&](const std::string& stream, const std::string& y, const std::string& sum) {
+    return Call({"normalize", "--stream=" + stream, "--model=add", "x=" + folder_.File("x.npy"),
+                 "residual=" + folder_.File("residual.npy"), "-o", "y=" + y, "-o",
+                 "residual_out=" + sum});
+  };
+  const std::string before = test::ReadFile(folder_.File("x.npy"));
+  for (const std::string stream : {"never", "always"}) {
+    const std::int64_t calls = server_.calls();
+    for (const auto& [one, other] :
+         std::vector<std::pair<std::string, std::string>>{{"a.npy", "a.npy"},
+                                                          {"a.npy", "./a.npy"},
+                                                          {"folder/../a.npy", "a.npy"},
+                                                          {"folder/a.npy", "folder//a.npy"},
+                                                          {"x.npy", "link.npy"},
+                                                          {"hard.npy", "x.npy"}}) {
+      const Ran ran = call(stream, folder_.File(one), folder_.File(other));
+      EXPECT_EQ(ran.code, kExitUsage) << one << " " << other << " " << ran.out;
+      EXPECT_EQ(ran.err.rfind("normctl: -o residual_out: " + folder_.File(other) +
+                                  ", which is also the file of -o y, wanted another",
+                              0),
+                0)
+          << ran.err;
+    }
+    EXPECT_EQ(server_.calls(), calls);
+    EXPECT_FALSE(std::filesystem::exists(folder_.File("a.npy")));
+    EXPECT_TRUE(test::ReadFile(folder_.File("x.npy")) == before);
+    EXPECT_EQ(call(stream, "/dev/null", "/dev/null").code, kExitOk);
+    EXPECT_EQ(call(stream, folder_.File("b.npy"), folder_.File("c.npy")).code, kExitOk);
+  }
+  // Where one is written until it is whole, the other would come.
+  for (const bool turned : {false, true}) {
+    const std::string whole = folder_.File("d.npy");
+    const Ran ran =
+        turned ? call("always", whole + ".part", whole) : call("always", whole, whole + ".part");
+    EXPECT_EQ(ran.code, kExitFailed);
+    EXPECT_THAT(ran.err, HasSubstr("d.npy.part until it is whole, which is another output"));
+  }
 }
 
 TEST_F(NormctlTest, NormalizeStreamsAFusedLayersTwoInputs) {

@@ -3,13 +3,16 @@
 #include <sys/stat.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
 #include <ostream>
 #include <set>
 #include <sstream>
+#include <streambuf>
 #include <string>
 #include <utility>
 #include <vector>
@@ -246,6 +249,56 @@ TEST(NormctlUsageTest, HelpNamesEveryCommandAndItsFlags) {
     const Ran own = Invoke({command, "--help"});
     EXPECT_EQ(own.code, kExitOk);
     EXPECT_THAT(own.out, HasSubstr("--server=HOST:PORT"));
+  }
+}
+
+// Takes `room` bytes, and then no more.
+class FullBuffer final : public std::streambuf {
+ public:
+  explicit FullBuffer(std::size_t room) : room_(room) {}
+
+ private:
+  int_type overflow(int_type character) override {
+    if (room_ == 0) return traits_type::eof();
+    --room_;
+    return traits_type::not_eof(character);
+  }
+
+  std::size_t room_;
+};
+
+// Every command that prints, cut at the beginning, within, and at the last byte.
+TEST_F(NormctlTest, OutputThatCannotBeWrittenIsAFailure) {
+  const std::string server = "--server=" + server_.target();
+  const std::string token = "--out=" + folder_.File("token");
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"--help"},
+           {"--version"},
+           {"completion", "bash"},
+           {"models", "--help"},
+           {"health", server},
+           {"info", server},
+           {"info", "--json", server},
+           {"models", server},
+           {"model", "group", server},
+           {"normalize", folder_.File("x.npy"), "--model=group", server},
+           {"normalize", folder_.File("x.npy"), "--model=group", "--json", server},
+           {"token", "a", token, server},
+           {"token", "a", token, "--json", server}}) {
+    const Ran whole = Invoke(arguments);
+    ASSERT_EQ(whole.code, kExitOk) << whole.err;
+    // A call's times have any number of digits: only that much of its output is certain.
+    const std::size_t bytes = arguments[0] == "normalize" ? 20 : whole.out.size();
+    for (const std::size_t room : {std::size_t{0}, bytes / 2, bytes - 1}) {
+      std::filesystem::remove(folder_.File("token"));
+      FullBuffer full(room);
+      std::ostream out(&full);
+      std::ostringstream err;
+      EXPECT_EQ(RunNormctl(arguments, out, err, false), kExitFailed) << arguments[0] << room;
+      EXPECT_THAT(err.str(), HasSubstr("stdout: cannot be written")) << arguments[0];
+      EXPECT_FALSE(std::filesystem::exists(folder_.File("token"))) << "whose digest is lost";
+    }
+    std::filesystem::remove(folder_.File("token"));
   }
 }
 

@@ -292,6 +292,24 @@ TEST_F(HttpSenderTest, CallsBeyondItsConnectionsWait) {
   EXPECT_LE(server.connections(), 3);
 }
 
+// One connection: no call leaves before the response to the one before it has come.
+TEST_F(HttpSenderTest, TellsWhenACallThatWaitedHasLeft) {
+  Server server([](const Request& request) { return Echo(request); });
+  const Workload workload = MakeWorkload("m:1x4");
+  auto sender = Connect(workload, server, 1);
+  ASSERT_NE(sender, nullptr);
+  std::vector<std::future<Outcome>> outcomes;
+  for (int i = 0; i < 50; ++i) outcomes.push_back(Send(*sender, workload.items()[0]));
+  TimePoint before{};
+  for (auto& future : outcomes) {
+    const Outcome outcome = future.get();
+    ASSERT_TRUE(outcome.sent.has_value());
+    EXPECT_GE(*outcome.sent, before);
+    EXPECT_GE(outcome.received, *outcome.sent);
+    before = outcome.received;
+  }
+}
+
 TEST_F(HttpSenderTest, ACallFailsWithItsConnectionAndTheNextOpensAnother) {
   std::atomic<int> calls{0};
   Server server([&](const Request& request) -> std::string {

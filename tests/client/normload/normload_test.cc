@@ -314,6 +314,13 @@ TEST_F(NormloadTest, ReportsOfProcessesAreMerged) {
 }
 
 TEST_F(NormloadTest, AReportThatCannotBeWrittenEndsWithItsOwnCode) {
+  std::ostream nowhere(nullptr);
+  std::ostringstream err;
+  EXPECT_EQ(RunNormload({"--server=" + server_.target(), "--model=norm", "--shape=1x4x5",
+                         "--requests=2", "--warmup=0s", "--quiet"},
+                        interrupts_, nowhere, err, false),
+            kExitUsage);
+  EXPECT_EQ(err.str(), "normload: stdout: cannot be written\n");
   Run({"--model=norm", "--shape=1x4x5", "--requests=2"});
   ASSERT_EQ(code_, kExitOk) << err_;
   for (const char* flag : {"--json=/dev/full", "--csv=/nonexistent/x", "--html=/dev/full"}) {

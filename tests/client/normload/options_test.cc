@@ -158,6 +158,20 @@ TEST(OptionsTest, MergeTakesReports) {
   EXPECT_FALSE(ParseMergeOptions({}).ok());
 }
 
+TEST(OptionsTest, NoTwoReportsGoToOneFile) {
+  const std::vector<std::string> flags = {"--json", "--csv", "--html"};
+  for (const std::string& one : flags) {
+    for (const std::string& other : flags) {
+      if (one >= other) continue;  // Found in the order of the help, whatever that of the flags.
+      const std::vector<std::string> files = {one + "=no/r", other + "=./no/../no/r"};
+      const std::string loaded = Error({"--model=m", files[0], files[1]});
+      EXPECT_THAT(loaded, HasSubstr("no/r, which is also the file of --"));
+      EXPECT_EQ(ParseMergeOptions({"a.json", files[1], files[0]}).status().message(), loaded);
+      EXPECT_EQ(Error({"--model=m", one + "=/dev/null", other + "=/dev/null"}), "");
+    }
+  }
+}
+
 TEST(OptionsTest, NamesWhatIsWrong) {
   EXPECT_THAT(Error({}), HasSubstr("--model and --mix"));
   EXPECT_THAT(Error({"--model=m", "--mix=a:1"}), HasSubstr("--model and --mix"));

@@ -232,6 +232,27 @@ TEST_F(AcceptTest, AChunkedRequestHoldsNothingBeforeItsChunks) {
   EXPECT_EQ(admission_.chunk_bytes(), 64);
 }
 
+// The server's copy of a deadline is later than the client's by the header's rounding, up to three
+// digits of the time limit, and by the milliseconds until the server reads it.
+TEST(CallContextTest, WhoLeavesAtTheDeadlineOfItsOwnClockIsLateAndWhoLeavesHalfwayIsNot) {
+  using std::chrono::milliseconds;
+  const TimePoint sent = TimePoint(std::chrono::hours(5));
+  for (std::int64_t ms = 2; ms < 24 * 3600 * 1000; ms += 1 + ms / 97) {
+    const Duration limit = milliseconds(ms);
+    std::int64_t unit = 1;
+    while (ms > 999 * unit) unit *= 10;
+    const Duration in_header = milliseconds((ms + unit - 1) / unit * unit);
+    for (const auto delay : {milliseconds(0), milliseconds(ms > 400 ? 90 : ms / 5)}) {
+      const TimePoint arrival = sent + delay;
+      const TimePoint deadline = arrival + in_header;
+      EXPECT_TRUE(LeftAtDeadline(arrival, deadline, sent + limit)) << ms;
+      EXPECT_TRUE(LeftAtDeadline(arrival, deadline, deadline + limit)) << ms;
+      EXPECT_FALSE(LeftAtDeadline(arrival, deadline, sent + limit / 2)) << ms;
+      EXPECT_FALSE(LeftAtDeadline(arrival, kNever, sent + limit)) << ms;
+    }
+  }
+}
+
 TEST_F(AcceptTest, ACallIsActiveUntilItsContextGoes) {
   {
     CallContext call(accept_, Arrival());

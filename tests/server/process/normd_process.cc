@@ -37,6 +37,7 @@ NormdProcess::NormdProcess(const std::vector<std::string>& flags) : child_(Comma
   const std::string line = child_.ReadUntil("serving: ");
   grpc_address_ = ValueOf(line, "grpc=");
   metrics_address_ = ValueOf(line, "metrics=");
+  http_address_ = ValueOf(line, "http=");
 }
 
 std::unique_ptr<v1::NormService::Stub> NormdProcess::NewStub() const {

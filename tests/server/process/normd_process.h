@@ -58,12 +58,14 @@ class NormdProcess {
   // "127.0.0.1:port"; empty if it never served.
   const std::string& grpc_address() const { return grpc_address_; }
   const std::string& metrics_address() const { return metrics_address_; }
+  const std::string& http_address() const { return http_address_; }  // Empty without HTTP.
   std::unique_ptr<v1::NormService::Stub> NewStub() const;
 
  private:
   ChildProcess child_;
   std::string grpc_address_;
   std::string metrics_address_;
+  std::string http_address_;
 };
 
 // RMSNorm of `rows` rows of 4096 ones, float32.

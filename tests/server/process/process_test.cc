@@ -12,7 +12,9 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "client/scrape/http_get.h"
@@ -248,6 +250,23 @@ TEST(ProcessTest, AStreamTakesNoMoreMemoryThanItsWindow) {
   EXPECT_EQ(bytes, kChunks * chunk.chunk().size());
   EXPECT_LT(PeakMegabytes(normd.child()), 200) << "of a tensor of " << kChunks << " MiB";
   EXPECT_GT(PeakMegabytes(normd.child()), 1);
+}
+
+// As normd itself answers, whose words gRPC passes on in its own.
+TEST(ProcessTest, AClientAtTheWrongPortOrWithNeedlessTlsIsToldWhatToTry) {
+  NormdProcess normd({"--http_listen=127.0.0.1:0"});
+  for (const auto& [arguments, hint] :
+       std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--tls", "--server=" + normd.grpc_address()}, "try without --tls"},
+           {{"--tls", "--server=" + normd.metrics_address()}, "try without --tls"},
+           {{"--server=" + normd.metrics_address()}, "is it the gRPC port (8001)"},
+           {{"--server=" + normd.http_address()}, "is it the gRPC port (8001)"}}) {
+    std::vector<std::string> line = {NORMCTL_BINARY, "info"};
+    line.insert(line.end(), arguments.begin(), arguments.end());
+    ChildProcess normctl(line);
+    EXPECT_EQ(normctl.Wait(), 1);
+    EXPECT_THAT(normctl.output(), HasSubstr(hint)) << arguments.back();
+  }
 }
 
 TEST(ProcessTest, FailsToStartOnAPortInUse) {

@@ -233,6 +233,43 @@ TEST_F(InferCallTest, RepeatsIdsAndCountsAsInfer) {
             1);
 }
 
+// Cuts the text anywhere, and has every header that cannot be served.
+TEST_F(InferCallTest, ARequestThatCannotBeReadCountsWithTheModelOfItsPath) {
+  const InferRequest request = ToInfer(MakeRequest("layer_norm_1024", {1, 1024}));
+  const std::string text = ToText(request);
+  const std::string path = InferPath(request);
+  int refused = 0;
+  const auto expect_refusal = [&](const std::string& sent) {
+    RestClient client(server_.http_port());
+    const RestAnswer answer = client.Call(sent);
+    EXPECT_TRUE(answer.status == 400 || answer.status == 413) << answer.status << answer.body;
+    ++refused;
+  };
+  for (std::size_t size = 0; size < text.size(); size += 1 + text.size() / 100) {
+    expect_refusal(PostText(path, text.substr(0, size)));
+    expect_refusal(ChunkedText(path, text.substr(0, size), 999));
+  }
+  for (const char* const header :
+       {"Inference-Header-Content-Length: 5", "Inference-Header-Content-Length: 99999",
+        "Inference-Header-Content-Length: x", "Content-Encoding: gzip",
+        "Content-Encoding: deflate"}) {
+    expect_refusal(PostText(path, text, absl::StrCat(header, "\r\n")));
+  }
+  expect_refusal(PostText(path, std::string(3 << 20, ' ')));
+  expect_refusal(absl::StrCat("POST ", path, " HTTP/1.1\r\nHost: x\r\n",
+                              "Transfer-Encoding: chunked\r\n\r\nno length\r\n"));
+  EXPECT_EQ(client_.Post(path, text, "Content-Encoding: br\r\n").status, 501);
+  EXPECT_EQ(client_.Post("/v2/models/absent/infer", "{").status, 400);
+  server_.WaitIdle();
+  const auto calls = [&](const std::string& labels) {
+    return server_.Metric("normd_requests_total{" + labels + "\"}");
+  };
+  const std::string of_model = "model=\"layer_norm_1024\",version=\"1\",method=\"Infer\",code=\"";
+  EXPECT_EQ(calls(of_model + "INVALID_ARGUMENT"), refused);
+  EXPECT_EQ(calls(of_model + "UNIMPLEMENTED"), 1);
+  EXPECT_EQ(calls("model=\"\",version=\"\",method=\"Infer\",code=\"INVALID_ARGUMENT"), 1);
+}
+
 TEST_F(InferCallTest, CompressesLongTextForClientsThatCanReadIt) {
   const std::string text = ToText(ToInfer(MakeRequest("layer_norm_1024", {2, 1024})));
   const std::string path = "/v2/models/layer_norm_1024/infer";

@@ -192,6 +192,7 @@ identity { name: "a" role: "operator" token: "a" }
   EXPECT_EQ(client.Post(kInfer, "{", by('u') + by('u')).status, 401);
   EXPECT_EQ(client.Post(kInfer, "{", by('a')).status, 403);
   EXPECT_EQ(client.Post(kInfer, "{", by('u')).status, 400);
+  EXPECT_EQ(client.Post("/v2/models/instance_norm_64/infer", "{", by('u')).status, 403);
   const RestBody good = GoodBody();
   EXPECT_EQ(client.Post(kInfer, good.body, good.headers + by('u')).status, 200);
   EXPECT_EQ(

@@ -27,8 +27,8 @@ class OneCall {
   OneCall(const std::shared_ptr<grpc::Channel>& channel,
           const std::function<void(grpc::ClientContext&)>& configure)
       : stub_(channel) {
-    configure(context_);
     context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    configure(context_);
   }
   ~OneCall() {
     queue_.Shutdown();

@@ -9,7 +9,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -159,6 +162,13 @@ TEST(NormServiceRefusalTest, ACallWithoutAMessageIsRefused) {
   EXPECT_TRUE(Normalize(server, MakeRequest("instance_norm_64", {1, 64, 64})).ok());
 }
 
+// Four bytes.
+std::string BigEndian(std::size_t value) {
+  std::string bytes;
+  for (const int shift : {24, 16, 8, 0}) bytes += static_cast<char>(value >> shift & 0xff);
+  return bytes;
+}
+
 // A connection whose frames the test makes.
 class FrameClient {
  public:
@@ -174,11 +184,11 @@ class FrameClient {
   enum Kind : char { kData = 0, kHeaders = 1, kReset = 3, kSettings = 4 };
   enum Flag : char { kEndStream = 1, kAck = 1, kEndHeaders = 4 };
   static std::string Frame(Kind kind, int flags, char stream, const std::string& payload) {
-    return std::string("\0\0", 2) + static_cast<char>(payload.size()) + static_cast<char>(kind) +
+    return BigEndian(payload.size()).substr(1) + static_cast<char>(kind) +
            static_cast<char>(flags) + std::string("\0\0\0", 3) + stream + payload;
   }
   // A call's headers, not compressed.
-  static std::string Headers(const std::string& method) {
+  static std::string Headers(const std::string& method, const std::string& timeout = "1H") {
     std::string block;
     for (const auto& [name, value] :
          std::vector<std::pair<std::string, std::string>>{{":method", "POST"},
@@ -186,6 +196,7 @@ class FrameClient {
                                                           {":path", method},
                                                           {":authority", "localhost"},
                                                           {"content-type", "application/grpc"},
+                                                          {"grpc-timeout", timeout},
                                                           {"te", "trailers"}}) {
       block += '\0';
       for (const std::string& text : {name, value}) block += static_cast<char>(text.size()) + text;
@@ -260,6 +271,99 @@ TEST(NormServiceQueueTest, EndsARequestThatExpiresInTheQueueWithoutComputingIt) 
   EXPECT_TRUE(first.Wait().ok());
   server.WaitIdle();
   EXPECT_EQ(server.Metric("normd_batch_requests_sum{model=\"instance_norm_64\"}"), 1);
+}
+
+constexpr const char* kInferMethods[] = {kNormalize, "/normd.v1.NormService/NormalizeStream",
+                                         "/inference.GRPCInferenceService/ModelInfer",
+                                         "/inference.GRPCInferenceService/ModelStreamInfer"};
+
+double EndedWith(const TestServer& server, const std::string& method, const char* code) {
+  return server.Metric(
+      absl::StrCat("normd_requests_total{model=\"instance_norm_64\",version=\"1\",method=\"",
+                   method.substr(method.rfind('/') + 1), "\",code=\"", code, "\"}"));
+}
+
+// What a call of `method` sends, each message with its length before it.
+std::string MessagesOf(const std::string& method, v1::NormalizeRequest request) {
+  std::vector<std::string> messages;
+  if (method == kInferMethods[1]) {
+    v1::NormalizeStreamRequest chunk;
+    chunk.set_chunk(std::move(*request.mutable_inputs(0)->mutable_data()));
+    v1::NormalizeStreamRequest header;
+    *header.mutable_header() = std::move(request);
+    messages = {header.SerializeAsString(), chunk.SerializeAsString()};
+  } else {
+    messages = {method == kNormalize ? request.SerializeAsString()
+                                     : ToInfer(request).SerializeAsString()};
+  }
+  std::string all;
+  for (const std::string& message : messages) all += '\0' + BigEndian(message.size()) + message;
+  return all;
+}
+
+// A call that infers by `method`, to its end.
+void CallOf(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+            const std::function<void(grpc::ClientContext&)>& configure) {
+  const v1::NormalizeRequest request = MakeRequest("instance_norm_64", {1, 64, 16});
+  if (method == kInferMethods[1]) {
+    const auto stub = v1::NormService::NewStub(channel);
+    StreamClient stream(*stub, configure);
+    stream.SendHeader(request);
+    stream.SendChunk(request.inputs(0).data());
+    stream.Finish();
+    return;
+  }
+  const std::string wire =
+      method == kNormalize ? request.SerializeAsString() : ToInfer(request).SerializeAsString();
+  MakeCall(channel, configure, method, wire);
+}
+
+// The client's clock runs out a little before the server's, so what the server sees is a client
+// that leaves.
+TEST(NormServiceQueueTest, ADeadlineThatPassesInTheQueueIsCountedAsOne) {
+  for (const std::string method : kInferMethods) {
+    TestServer server;
+    StalledCall first(server, MakeRequest("instance_norm_64", {1, 64, 16}));
+    const auto channel = server.NewChannel();
+    EXPECT_TRUE(
+        channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(30)));
+    RunThreads(24, [&](int i) {
+      CallOf(channel, method, [i](grpc::ClientContext& context) {
+        context.set_deadline(std::chrono::system_clock::now() +
+                             std::chrono::milliseconds(300 + 23 * i));
+      });
+    });
+    WaitUntil([&] { return server.queue().waiting_requests() == 0; });
+    server.gate().Open();
+    server.WaitIdle();
+    EXPECT_EQ(EndedWith(server, method, "CANCELLED"), 0) << method;
+    EXPECT_GT(EndedWith(server, method, "DEADLINE_EXCEEDED"), 0) << method;
+  }
+}
+
+// Each has spent up to a half of its time when it resets its call.
+TEST(NormServiceQueueTest, AClientThatLeavesBeforeItsDeadlineIsCountedAsCancelled) {
+  const v1::NormalizeRequest request = MakeRequest("instance_norm_64", {1, 64, 16});
+  for (const std::string method : kInferMethods) {
+    TestServer server;
+    StalledCall first(server, request);
+    std::deque<FrameClient> clients;
+    constexpr std::int64_t kCalls = 8;
+    for (std::int64_t i = 0; i < kCalls; ++i) {
+      clients.emplace_back(server.port())
+          .Send(FrameClient::Headers(method, absl::StrCat(10 + 90 * i, "S")) +
+                FrameClient::Frame(FrameClient::kData, 0, 1, MessagesOf(method, request)));
+    }
+    WaitUntil([&] { return server.queue().waiting_requests() == kCalls; });
+    for (FrameClient& client : clients) {
+      client.Send(FrameClient::Frame(FrameClient::kReset, 0, 1, std::string("\0\0\0\x08", 4)));
+    }
+    WaitUntil([&] { return server.queue().waiting_requests() == 0; });
+    server.gate().Open();
+    server.WaitIdle();
+    EXPECT_EQ(EndedWith(server, method, "CANCELLED"), kCalls) << method;
+    EXPECT_EQ(EndedWith(server, method, "DEADLINE_EXCEEDED"), 0) << method;
+  }
 }
 
 TEST(NormServiceQueueTest, EndsARequestAtItsQueueTimeoutWhileTheLaneIsBusy) {

@@ -81,6 +81,10 @@ def configure(
         all_options.append(("grpc.service_config", _ROUND_ROBIN))
     if not joined:
         raise InvalidArgumentError("target: empty, wanted an address such as 127.0.0.1:8001")
+    # The system's resolver would take a port above 65535 modulo 65536, and so call another server.
+    port = host_and_port(joined)[1]
+    if port.strip("+- ").isdecimal() and not (port.isdecimal() and int(port) <= 65535):
+        raise InvalidArgumentError(f'target: "{target}", wanted a port up to 65535')
     return ChannelConfig(joined, credentials, [*all_options, *options])
 
 
