@@ -15,6 +15,7 @@ if [[ ! -e $venv/installed ]]; then
 fi
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../../../client/python"
+unset PYTHONDONTWRITEBYTECODE  # As environment.sh.
 export PATH="$venv/bin:$PATH" RUFF_CACHE_DIR=$venv/ruff_cache MYPY_CACHE_DIR=$venv/mypy_cache
 if [[ $bin == --lint ]]; then
   ruff check .
