@@ -323,7 +323,9 @@ Status NormalizeReference(const NormSpec& spec, const NormParams& params, const 
                 1 / std::sqrt(LoadElement(own.variance.dtype, own.variance.data, c) + spec.eps)};
       }
       const auto affine = tensor.AffineOf(n, c);
-      double y = (v[at] - norm.mean) * norm.rstd * affine.factor + affine.offset;
+      const double normalized = (v[at] - norm.mean) * norm.rstd;
+      if (out.normalized != nullptr) out.normalized[i] = normalized;
+      double y = normalized * affine.factor + affine.offset;
       y = Activate(spec.activation, spec.leaky_slope, y);
       if (spec.combine_output != Combine::kNone) {
         y = CombineWith(spec.combine_output, y, LoadElement(spec.dtype, segment.other, i));

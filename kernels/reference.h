@@ -32,9 +32,10 @@ double NormalizedElement(const NormSpec& spec, const NormParams& params, const S
 
 // Where NormalizeReference leaves its results, all in float64.
 struct ReferenceOutputs {
-  double* y;               // samples * channels * spatial, in x's layout, unrounded.
-  double* mean = nullptr;  // One per row, or null.
-  double* rstd = nullptr;  // One per row, or null.
+  double* y;                     // samples * channels * spatial, in x's layout, unrounded.
+  double* mean = nullptr;        // One per row, or null.
+  double* rstd = nullptr;        // One per row, or null.
+  double* normalized = nullptr;  // y before the affine part and all that follows, or null.
 };
 
 // Computes one segment of host memory in float64 with two passes (mean, then squared deviations),

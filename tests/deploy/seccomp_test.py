@@ -87,7 +87,7 @@ class Normd(process.Normd):
 
     def load(self, *arguments):
         return run(options.bin / "normload", f"--server={self.address}", "--concurrency=4",
-                   *arguments)
+                   "--warmup=100ms", *arguments)
 
 
 class Folder(unittest.TestCase):
@@ -108,7 +108,7 @@ class Programs(Folder):
                        f"--html={self.path}/report.html", f"--csv={self.path}/report.csv")
             report = json.loads((self.path / "report.json").read_text(encoding="utf-8"))
             normd.load("--protocol=http", f"--http={normd.http}", "--model=instance_norm_64",
-                       "--duration=1s")
+                       "--duration=300ms")
             self.assertIn(b"normd_requests_total", urllib.request.urlopen(
                 f"http://{normd.metrics}/metrics", timeout=10).read())
         self.assertEqual(len(report["result"]["by_entry"]), mix.count(",") + 1)
@@ -156,7 +156,7 @@ class Programs(Folder):
         with Normd("--lame_duck=0s", f"--listen=unix://{path}") as normd:
             normd.address = f"unix://{path}"
             self.assertIn("SERVING", normd.ctl("health"))
-            normd.load("--model=instance_norm_64", "--shape=1x64x16x16", "--duration=1s")
+            normd.load("--model=instance_norm_64", "--shape=1x64x16x16", "--duration=300ms")
         self.assertFalse(path.exists())
 
 
@@ -185,7 +185,7 @@ class TlsAndPolicy(Folder):
             with open(self.path / "policy", "a", encoding="utf-8") as policy:
                 policy.write("# Changed.\n")
             normd.wait_for(r"polic.*(taken|in use|loaded|reloaded)")
-            normd.load("--model=instance_norm_64", "--shape=1x64x16x16", "--duration=1s", *client)
+            normd.load("--model=instance_norm_64", "--shape=1x64x16x16", "--duration=300ms", *client)
 
 
 class Profile(unittest.TestCase):

@@ -6,8 +6,8 @@
 Each page has a folder of its own with the demo models, and a normd that serves them at the ports that pages name;
 what a page starts itself takes its place until the block's end. For that, all runs in a network and a /run of its
 own, where 8001 and 8002 are free. Loads are short: see SHORT. --python: where the client is installed; --triton:
-where Triton's is. Prints what was left out and why, and each failure with its page and line, and exits with 1 if
-there is any, with 77, which ctest shows as skipped, where no namespace can be made.
+where Triton's may be. Prints what was left out and why, and each failure with its page and line, and exits with 1
+if there is any, with 77, which ctest shows as skipped, without the client or where no namespace can be made.
 """
 
 import argparse
@@ -57,6 +57,13 @@ done
 cat "$log" >&2
 exit 1
 """
+
+
+def has(python, module):
+    """Whether that Python can import the module."""
+    with contextlib.suppress(OSError):
+        return subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False).returncode == 0
+    return False
 
 
 def in_namespace():
@@ -280,6 +287,11 @@ def main():
     parser.add_argument("--triton", type=pathlib.Path)
     parser.add_argument("pages", nargs="*")
     options = parser.parse_args()
+    if not has(options.python, "normd"):
+        print(f"skipped: {options.python} has no Python client")
+        sys.exit(SKIPPED)
+    if options.triton and not has(options.triton, "tritonclient"):
+        options.triton = None
     in_namespace()
     docs = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md"))
     failures, ran, left_out = [], 0, 0

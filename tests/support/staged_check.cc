@@ -198,40 +198,13 @@ class Check {
     u_.resize(elements);
     mean_.resize(rows);
     rstd_.resize(rows);
-    Status status =
-        NormalizeReference(spec, params, segment, {y_.data(), mean_.data(), rstd_.data()});
+    Status status = NormalizeReference(spec, params, segment,
+                                       {y_.data(), mean_.data(), rstd_.data(), u_.data()});
     if (!status.ok()) return "reference: " + status.message();
-    FindNormalized();
     FindRowErrors();
     FindAffine();
     FindErrors();
     return "";
-  }
-
-  // What is normalized, as the input or as the written v has it.
-  double Value(std::int64_t i) const {
-    if (spec_.residual_out) return segment_.OutputAt(S::kResidualOut, i);
-    if (is_sum()) return NormalizedElement(spec_, params_, reference_, i);
-    const double x = segment_.InputAt(S::kX, i);
-    if (spec_.combine_input == Combine::kNone) return x;
-    const double other = segment_.InputAt(S::kOther, i);
-    return spec_.combine_input == Combine::kAdd ? x + other
-                                                : x * FactorOf(spec_.combine_input, other);
-  }
-
-  void FindNormalized() {
-    const bool given = spec_.statistics == Statistics::kGiven;
-    ForElements([&](std::size_t i, std::int64_t n, const Place& place) {
-      const auto row = static_cast<std::size_t>(n * rows_ + place.row);
-      double mean = mean_[row], rstd = rstd_[row];
-      if (given) {
-        mean = LoadElement(params_.mean.dtype, params_.mean.data, place.channel);
-        rstd = 1 /
-               std::sqrt(LoadElement(params_.variance.dtype, params_.variance.data, place.channel) +
-                         spec_.eps);
-      }
-      u_[i] = (Value(static_cast<std::int64_t>(i)) - mean) * rstd;
-    });
   }
 
   // The errors allowed, relative to a row's deviation, in its elements and its statistics.

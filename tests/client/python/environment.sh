@@ -12,6 +12,7 @@ set -euo pipefail
 python=$1 venv=$2 kernels=$3
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 package=$root/client/python
+unset PYTHONDONTWRITEBYTECODE  # PyTorch takes some 5 s to compile, each time that it is imported.
 
 packages() { "$python" -B "$root/tests/support/python_packages.py" "$venv" "$@"; }
 
@@ -31,6 +32,7 @@ fi
 if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
   if packages --no-deps 'torch>=2.10' && packages -r "$package/tests/requirements_torch.txt"; then
     "$venv/bin/python" "$root/tests/client/python/cuda_stubs.py"
+    "$venv/bin/python" -c 'import torch._inductor'  # Compiled once, for tests beside each other.
   else
     echo 'no PyTorch from PyPI: its tests skip'
   fi

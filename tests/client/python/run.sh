@@ -1,21 +1,26 @@
 #!/usr/bin/env bash
-# Installs the Python client into a virtual environment and tests it.
+# Tests the Python client in the virtual environment that environment.sh has made.
 #
-#   run.sh PYTHON VENV BIN [KERNELS]    VENV is made if need be; BIN is the folder of normd and normctl;
-#                                       KERNELS is the libnorm_kernels.so that the package carries
+#   run.sh VENV --lint              ruff and mypy
+#   run.sh VENV BIN [ARGUMENT...]   pytest; BIN is the folder of normd and normctl
 #
-# Exit code 77, which ctest shows as skipped: the packages that it needs cannot be had. Where PyTorch
-# alone cannot be had, the tests that need it skip.
+# Exit code 77, which ctest shows as skipped: there is no such environment. Where PyTorch alone could not
+# be had, the tests that need it skip.
 set -euo pipefail
-python=$1 venv=$2 bin=$3 kernels=${4:-$(dirname "$3")/lib/libnorm_kernels.so}
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
-package=$root/client/python
+venv=$1 bin=$2
+shift 2
+if [[ ! -e $venv/installed ]]; then
+  echo "skipped: $venv has no Python client"
+  exit 77
+fi
 
-"$root/tests/client/python/environment.sh" "$python" "$venv" "$kernels"
-
-cd "$package"
+cd "$(dirname "${BASH_SOURCE[0]}")/../../../client/python"
+unset PYTHONDONTWRITEBYTECODE  # As environment.sh.
 export PATH="$venv/bin:$PATH" RUFF_CACHE_DIR=$venv/ruff_cache MYPY_CACHE_DIR=$venv/mypy_cache
-ruff check .
-ruff format --check .
-mypy
-python -m pytest -q -p no:cacheprovider --normd_bin="$bin"
+if [[ $bin == --lint ]]; then
+  ruff check .
+  ruff format --check .
+  mypy
+else
+  python -m pytest -q -p no:cacheprovider --normd_bin="$bin" "$@"
+fi

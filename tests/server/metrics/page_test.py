@@ -195,7 +195,7 @@ class Server(Normd):
 
 
 def load(programs, server, *flags, succeeds=True):
-    subprocess.run([programs / "normload", f"--server={server.address}", "--concurrency=4", "--duration=4s",
+    subprocess.run([programs / "normload", f"--server={server.address}", "--concurrency=4", "--duration=1500ms",
                     "--warmup=0s", "--max_error_share=1", *flags], check=succeeds, stdout=subprocess.DEVNULL,
                    stderr=subprocess.DEVNULL, timeout=60)
 
