@@ -12,7 +12,8 @@ namespace normd::client {
 
 // Exit codes.
 inline constexpr int kExitOk = 0;
-// The call failed, the response is wrong (--verify), or health is not SERVING.
+// The call failed, the response is wrong (--verify), health is not SERVING, or stdout cannot be
+// written.
 inline constexpr int kExitFailed = 1;
 // The command line is wrong; nothing was sent.
 inline constexpr int kExitUsage = 2;

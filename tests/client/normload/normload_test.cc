@@ -93,6 +93,20 @@ TEST_F(NormloadTest, OpenLoopSendsWhatItsArrivalsSay) {
   EXPECT_THAT(out_, AllOf(HasSubstr("constant arrivals at 20000/s"), HasSubstr("send lag")));
 }
 
+// One call is out at a time, so that all of their service fits in the run.
+TEST_F(NormloadTest, TheWaitOfCallsThatLeaveOneByOneIsNoService) {
+  for (const std::string protocol : {"normd", "oip"}) {
+    Run({"--model=norm", "--shape=1x4x5", "--rate=100000", "--arrival=constant", "--requests=300",
+         "--connections=1", "--max_sending=1", "--protocol=" + protocol});
+    ASSERT_EQ(code_, kExitOk) << err_;
+    const auto sum = [&](const char* field) {
+      return report_["result"][field]["sum_ns"].get<double>() / 1e9;
+    };
+    EXPECT_LE(sum("service_time"), report_["result"]["elapsed_s"].get<double>()) << protocol;
+    EXPECT_NEAR(sum("service_time") + sum("send_lag"), sum("response_time"), 1e-6) << protocol;
+  }
+}
+
 TEST_F(NormloadTest, ChoosesAShapeThatSuitsTheModel) {
   Run({"--model=norm", "--requests=10", "--verify", "--model_repository=" + folder_.path()});
   EXPECT_EQ(code_, kExitOk) << err_;
