@@ -110,7 +110,7 @@ class WaitingSet {
     Line* line = nullptr;
     std::uint64_t holder = 0;
     std::array<Waitings, kPriorityCount> levels;        // Each in order of arrival.
-    std::array<VirtualTime, kPriorityCount> charges{};  // Of each level.
+    std::array<VirtualTime, kPriorityCount> charges{};  // By level.
     std::int64_t requests = 0;
   };
   struct Line : Turns<Line>::Member {
@@ -118,7 +118,7 @@ class WaitingSet {
     norm::DType dtype = norm::DType::kFloat32;
     Flows flows;
     Turns<Flow> turns;
-    TurnPace pace;  // Of `turns`.
+    TurnPace pace;  // That of `turns`.
     QueueTotals totals;
     Holds holds;  // By HeldUntil; empty without a queue delay.
     enum { kAbsent, kReady, kDelayed } place = kAbsent;
@@ -133,7 +133,7 @@ class WaitingSet {
     std::int64_t max_requests = 0;
     std::int64_t requests = 0;
     std::array<Line, 4> lines;
-    Turns<Line> turns;                    // Of lines that may go.
+    Turns<Line> turns;                    // Lines that may go wait in it.
     std::shared_ptr<LaneTime> lane_time;  // shared: with the batches that lanes have.
     HolderCounts holders;
     ByModel::node_type model_node;
@@ -167,7 +167,7 @@ class WaitingSet {
   Groups groups_;  // Found by `by_model_`.
   ById by_id_;
   Deadlines deadlines_;
-  Turns<Group> turns_;  // Of groups with a line that may go.
+  Turns<Group> turns_;  // Groups with a line that may go wait in it.
   Delays delayed_;
   // Kept for reuse.
   Waitings spare_;

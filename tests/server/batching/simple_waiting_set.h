@@ -148,7 +148,7 @@ class SimpleWaitingSet {
   }
   // A line's requests as they leave if no other comes.
   std::vector<Entry> OrderOf(const Line& line) {
-    std::map<std::uint64_t, std::vector<Entry>> left;  // Of each holder, the last one first.
+    std::map<std::uint64_t, std::vector<Entry>> left;  // By holder, the last one first.
     for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) {
       if (entry->line == line) left[entry->holder].push_back(*entry);
     }
