@@ -46,8 +46,8 @@ class Turns {
    private:
     friend class Turns;
     Turn turn_;
-    Order* order_ = nullptr;  // The one that it is in; null: none.
-    Order::node_type node_;   // While it is in none.
+    Order* order_ = nullptr;          // The one that it is in; null: none.
+    typename Order::node_type node_;  // While it is in none.
   };
 
   // The one whose turn it is; null: nobody waits.
