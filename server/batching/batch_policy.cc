@@ -14,7 +14,7 @@ bool IsFull(std::int64_t rows, std::int64_t bytes, const BatchLimits& limits) {
 // The cost of a request without bytes, in KiB of others.
 constexpr std::int64_t kRequestKib = 4;
 
-// The span of DrainRate's average.
+// The span of TurnPace's average.
 constexpr std::int64_t kSpanBatches = 8;
 constexpr Duration kSpanTime = std::chrono::milliseconds(5);
 
@@ -34,33 +34,16 @@ TimePoint HeldUntil(const WaitingRequest& request, const BatchLimits& limits) {
   return request.admitted + std::min(limits.max_queue_delay, most);
 }
 
-BatchDecision DecideBatch(absl::Span<const WaitingRequest> waiting, const BatchLimits& limits,
-                          TimePoint now, bool closing) {
-  if (waiting.empty()) return {};
-  std::int64_t rows = 0;
-  std::int64_t bytes = 0;
-  std::size_t take = 0;
-  bool full = false;
-  TimePoint held_until = kNever;
-  for (const WaitingRequest& request : waiting) {
-    // Differences, because a sum could overflow: what is taken so far is below both limits.
-    const bool fits =
-        request.rows <= limits.max_rows - rows && request.bytes <= limits.max_bytes - bytes;
-    if (take > 0 && !fits) {
-      full = true;
-      break;
-    }
-    ++take;
-    held_until = std::min(held_until, HeldUntil(request, limits));
-    rows += request.rows;
-    bytes += request.bytes;
-    full = IsFull(rows, bytes, limits);
-    if (full) break;
-  }
-  if (full || closing) return {take, kNever};
-  // It is not full, so the prefix is the whole line.
-  if (held_until <= now) return {take, kNever};
-  return {0, held_until};
+bool BatchFill::Takes(const WaitingRequest& next) {
+  // Differences, because a sum could overflow: what is taken so far is below both limits.
+  const bool fits =
+      next.rows <= limits_.max_rows - rows_ && next.bytes <= limits_.max_bytes - bytes_;
+  if (full_ || (requests_ > 0 && !fits)) return false;
+  ++requests_;
+  rows_ += next.rows;
+  bytes_ += next.bytes;
+  full_ = IsFull(rows_, bytes_, limits_);
+  return true;
 }
 
 TimePoint ReadyAt(const QueueTotals& totals, const BatchLimits& limits, bool closing) {
@@ -84,33 +67,33 @@ VirtualTime Charge(const WaitingRequest& request) {
   return Cost(request) << static_cast<int>(request.priority);
 }
 
-void DrainRate::OnTake(std::int64_t cost, TimePoint now) {
+void TurnPace::OnTake(VirtualTime turns, TimePoint now) {
   const TimePoint last = std::exchange(last_, now);
   if (last == kNever) return;
   ++current_.batches;
-  current_.cost += cost;
+  current_.turns += turns;
   current_.time += now - last;
   if (current_.batches < kSpanBatches || current_.time < kSpanTime) return;
   earlier_ = std::exchange(current_, {});
 }
 
-Duration DrainRate::TimeFor(std::int64_t cost) const {
-  const std::int64_t taken = earlier_.cost + current_.cost;
+Duration TurnPace::TimeFor(VirtualTime turns) const {
+  const VirtualTime taken = earlier_.turns + current_.turns;
   if (earlier_.batches == 0 || taken <= 0) return Duration::zero();
   const double time = static_cast<double>((earlier_.time + current_.time).count());
-  const double needed = static_cast<double>(cost) * time / static_cast<double>(taken);
+  const double needed = static_cast<double>(turns) * time / static_cast<double>(taken);
   // Below the largest double that is a Duration; no patience is longer than this.
   constexpr double kLongest = 9e18;
   return Duration(static_cast<Duration::rep>(std::min(needed, kLongest)));
 }
 
+Duration LongestWait(Duration patience) { return patience - patience / 4; }
+
 Verdict DecideArrival(const Arrival& arrival) {
-  const bool late = arrival.wait > arrival.patience - arrival.patience / 4;
-  if (!arrival.line_is_full && !late) return Verdict::kEnters;
-  if (arrival.most_waiting - kClearlyMore < arrival.own_waiting) {
-    return arrival.line_is_full ? Verdict::kFindsNoRoom : Verdict::kIsLate;
-  }
-  return arrival.wait_instead > arrival.patience ? Verdict::kIsLate : Verdict::kReplaces;
+  const bool late = arrival.wait > LongestWait(arrival.patience);
+  if (!arrival.line_is_full) return late ? Verdict::kIsLate : Verdict::kEnters;
+  if (arrival.most_waiting - kClearlyMore < arrival.own_waiting) return Verdict::kFindsNoRoom;
+  return late ? Verdict::kIsLate : Verdict::kReplaces;
 }
 
 }  // namespace normd

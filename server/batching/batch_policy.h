@@ -3,22 +3,23 @@
 //
 // Four questions, one function each:
 // - whether a request enters a line, and in whose place: DecideArrival;
-// - within a line (one model version, one type): DueAt orders the requests, by priority and age;
-// - how many of a line go, and when: DecideBatch;
-// - between models: each is charged for what it takes, and the one that has been charged least goes
-//   next (Charge). So a model's own flood delays its own requests, not those of another.
+// - within a line (one model version, one type): DueAt orders a caller's requests, by priority and
+//   age;
+// - how many of a line go, and when: BatchFill and ReadyAt;
+// - between models and between callers: each is charged for what it takes, and the one that has
+//   been charged least goes next (Charge, Turns). So a flood delays its own requests, not those of
+//   another model or caller.
 
 #ifndef NORMD_SERVER_BATCHING_BATCH_POLICY_H_
 #define NORMD_SERVER_BATCHING_BATCH_POLICY_H_
 
 #include <chrono>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 
-#include "absl/types/span.h"
 #include "base/clock.h"
 #include "server/batching/priority.h"
+#include "server/batching/turns.h"
 
 namespace normd {
 
@@ -66,18 +67,22 @@ TimePoint DueAt(Priority priority, TimePoint admitted, Duration aging);
 // quarters of the time that the request may wait, if that is less.
 TimePoint HeldUntil(const WaitingRequest& request, const BatchLimits& limits);
 
-struct BatchDecision {
-  // The number of requests to take from the front now; 0: none yet.
-  std::size_t take = 0;
-  // With take == 0: ask again then, or when something changes.
-  TimePoint ask_again = kNever;
-};
+// A batch that takes a line's requests in the order in which they leave: the longest prefix within
+// the limits.
+class BatchFill {
+ public:
+  explicit BatchFill(const BatchLimits& limits) : limits_(limits) {}
 
-// `waiting`: one line in the order of DueAt. Takes the longest prefix within the limits as soon as
-// the prefix is full (the next request would not fit, or a limit is reached) or one of it is no
-// longer to be held, by HeldUntil, or when `closing` (no more will come).
-BatchDecision DecideBatch(absl::Span<const WaitingRequest> waiting, const BatchLimits& limits,
-                          TimePoint now, bool closing);
+  // Whether `next` is part of it, as the first one always is.
+  bool Takes(const WaitingRequest& next);
+
+ private:
+  const BatchLimits limits_;
+  bool full_ = false;
+  std::int64_t requests_ = 0;
+  std::int64_t rows_ = 0;
+  std::int64_t bytes_ = 0;
+};
 
 // A whole line in short.
 struct QueueTotals {
@@ -89,9 +94,9 @@ struct QueueTotals {
 
 inline constexpr TimePoint kAtOnce = TimePoint::min();
 
-// The time at which DecideBatch takes from a line with these totals: kAtOnce, the end of its queue
-// delay, or kNever when it is empty. A queue maintains it at each change, in constant time, so that
-// DecideBatch runs only when it can take something.
+// The time at which a batch is taken from a line with these totals. kAtOnce: its BatchFill is full
+// with some of it or all (a request would not fit, or a limit is reached), or when `closing` (no
+// more will come). Otherwise the end of its queue delay; kNever when it is empty.
 TimePoint ReadyAt(const QueueTotals& totals, const BatchLimits& limits, bool closing);
 
 // Whether the thread that brings a request computes it at once: when nothing waits, so that it
@@ -100,48 +105,33 @@ TimePoint ReadyAt(const QueueTotals& totals, const BatchLimits& limits, bool clo
 bool RunsInline(const WaitingRequest& request, std::int64_t waiting_requests,
                 const BatchLimits& limits, std::int64_t inline_bytes);
 
-// Start-time fair queueing over models. Virtual time is charged work; it stands still while nothing
-// is taken. A model's turn begins where its last batch ended, or now if nothing of it has waited
-// since: an idle model saves up no share, and loses no debt. The earliest turn is next, and its
-// beginning becomes the current virtual time. So while one model has a flood, another's request
-// waits at most for the batch that each lane computes; with several floods, for at most one more
-// batch of each. Source: Goyal, Vin, Cheng, "Start-time fair queueing" (1997), with batches as
-// packets.
-using VirtualTime = std::int64_t;
-
-struct Turn {
-  VirtualTime begin = 0;
-  std::uint64_t sequence = 0;  // The front request's; decides between turns that begin together.
-  // NOLINTNEXTLINE(modernize-use-nullptr): to clang-tidy 14, 0 is a pointer here.
-  friend auto operator<=>(const Turn&, const Turn&) = default;
-};
-
 // The cost of a request to a lane: its KiB, plus a few for any request.
 std::int64_t Cost(const WaitingRequest& request);
 
-// The charge of one request to its model: its cost, doubled for each lower level. So where models
-// flood, one of high priority gets twice the share of one of normal, which gets twice that of one
-// of low.
+// The charge of one request to its model and its caller: its cost, doubled for each lower level. So
+// where several flood, one of high priority gets twice the share of one of normal, which gets twice
+// that of one of low.
 VirtualTime Charge(const WaitingRequest& request);
 
-// The rate at which lanes take from lines that they cannot empty. Only then is the time between two
-// batches the lanes' need; otherwise it depends on the clients. Batches of different lanes come in
-// clusters, so the average is over at least eight of them and 5 ms, and over at most twice that and
-// the last one.
-class DrainRate {
+// The pace of a line's turns in virtual time, while lanes cannot empty the line. Only then is the
+// time between two batches the lanes' need; otherwise it depends on the clients. Batches of
+// different lanes come in clusters, so the average is over at least eight of them and 5 ms, and
+// over at most twice that and the last one.
+class TurnPace {
  public:
-  // Lanes took a batch of this cost at `now`, and left requests that could have gone.
-  void OnTake(std::int64_t cost, TimePoint now);
+  // Lanes took a batch with which virtual time went on by `turns`, at `now`, and left requests that
+  // could have gone.
+  void OnTake(VirtualTime turns, TimePoint now);
   // No request is left that may go.
-  void Reset() { *this = DrainRate(); }
+  void Reset() { *this = TurnPace(); }
 
-  // The time until lanes have taken work of this cost; zero while too little is known.
-  Duration TimeFor(std::int64_t cost) const;
+  // The time that turns of this length take; zero while too little is known.
+  Duration TimeFor(VirtualTime turns) const;
 
  private:
   struct Span {
     std::int64_t batches = 0;
-    std::int64_t cost = 0;
+    VirtualTime turns = 0;
     Duration time{};
   };
   Span earlier_;
@@ -152,8 +142,7 @@ class DrainRate {
 // The situation of a request that comes to a line. A holder is the account that it counts against.
 struct Arrival {
   bool line_is_full = false;
-  Duration wait{};                      // An estimate of its wait at the end.
-  Duration wait_instead{};              // The same, in place of the request that may be dropped.
+  Duration wait{};                      // An estimate of its wait in its caller's turns.
   Duration patience = Duration::max();  // The longest wait with which it is in time.
   std::int64_t own_waiting = 0;         // Requests of its holder.
   std::int64_t most_waiting = 0;        // The droppable requests of the holder with most of them.
@@ -166,11 +155,12 @@ enum class Verdict {
   kIsLate,
 };
 
-// A request is late if it would spend more than three quarters of its patience waiting: the rest
-// covers errors of the estimate. If it is late, or finds the line full, a holder with at least two
-// more requests than its own gives one up for it. Such a request may wait for all of its patience,
-// so that a holder whose flood fills the line until its own requests are late does not shut out
-// others with the same deadlines.
+// The longest wait with which a request enters: three quarters of its patience. The rest covers
+// errors of the estimate.
+Duration LongestWait(Duration patience);
+
+// A request that would wait for longer is late. If it finds the line full, a holder with at least
+// two more requests than its own gives one up for it.
 Verdict DecideArrival(const Arrival& arrival);
 
 }  // namespace normd

@@ -6,9 +6,10 @@
 //   queue (cancelled, expired, dropped, aborted), which calls `done` without holding its lock.
 // - Overload is shed where it is cheapest, before the wait: DecideArrival refuses what would be
 //   late, and drops for another's request one of the holder that has most waiting.
-// - Requests of one (model version, type) and priority leave in the order of arrival; DueAt says
-//   how priorities mix.
-// - Between model versions, among those that DecideBatch lets go, turns are fair: see Turn.
+// - A holder's requests of one (model version, type) and priority leave in the order of arrival;
+//   DueAt says how priorities mix.
+// - Model versions, the types of one and the holders in a line take turns: see Turns. Only lines
+//   that ReadyAt lets go do.
 
 #ifndef NORMD_SERVER_BATCHING_BATCH_QUEUE_H_
 #define NORMD_SERVER_BATCHING_BATCH_QUEUE_H_

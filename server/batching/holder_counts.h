@@ -11,17 +11,9 @@
 #include <set>
 #include <utility>
 
-namespace normd {
+#include "server/batching/node.h"
 
-// A node for a std::set or std::map, with an element still to be assigned: an element keeps its
-// node while it is outside, so that moving it allocates nothing and cannot fail. May throw
-// std::bad_alloc.
-template <typename Set>
-typename Set::node_type NewNode() {
-  Set one;
-  one.emplace();
-  return one.extract(one.begin());
-}
+namespace normd {
 
 // Not thread-safe. Costs: O(log n) in the holders, constant for Most and Droppable. Only Reserve
 // allocates.

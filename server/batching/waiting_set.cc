@@ -29,17 +29,17 @@ absl::Status NoRoom(const Request& request, std::int64_t waiting) {
 absl::Status TooLate(const Request& request, const Arrival& arrival) {
   const bool by_deadline = arrival.patience < request.queue_timeout;
   const absl::string_view bound = by_deadline ? "the deadline" : Name(request.timeout_field);
-  return absl::ResourceExhaustedError(
-      absl::StrCat("queue of model \"", request.model->name(), "\": a request would wait ",
-                   InMs(arrival.wait), " ms, ", bound, " leaves ", InMs(arrival.patience), " ms"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "queue of model \"", request.model->name(), "\": a request would wait ", InMs(arrival.wait),
+      " ms, wanted at most ", InMs(LongestWait(arrival.patience)), " ms, three quarters of the ",
+      InMs(arrival.patience), " ms that ", bound, " leaves"));
 }
 
 // `request` waits and is dropped for `arrival`'s.
 absl::Status GivesWay(const Request& request, const Arrival& arrival) {
   return absl::ResourceExhaustedError(absl::StrCat(
-      "queue of model \"", request.model->name(),
-      "\": ", arrival.line_is_full ? "it is full" : "others would wait too long",
-      ", and this caller has ", arrival.most_waiting, " requests in it, more than any other"));
+      "queue of model \"", request.model->name(), "\": it is full, and this caller has ",
+      arrival.most_waiting, " requests in it, more than any other"));
 }
 
 std::size_t IndexOf(norm::DType dtype) { return static_cast<std::size_t>(dtype) - 1; }
@@ -73,40 +73,13 @@ WaitingSet::Waiting::Waiting()
     : id_node(NewNode<ById>()), deadline_node(NewNode<Deadlines>()), hold_node(NewNode<Holds>()) {}
 
 WaitingSet::Group::Group()
-    : lane_time(std::make_shared<LaneTime>()),
-      turn_node(NewNode<Turns>()),
-      model_node(NewNode<ByModel>()) {
+    : lane_time(std::make_shared<LaneTime>()), model_node(NewNode<ByModel>()) {
   for (std::size_t i = 0; i < lines.size(); ++i) {
     lines[i].group = this;
     lines[i].dtype = static_cast<norm::DType>(i + 1);
     lines[i].delay_node = NewNode<Delays>();
   }
 }
-
-// Goes over a line's levels in the order in which its requests leave.
-class WaitingSet::Cursor {
- public:
-  explicit Cursor(Line& line) : line_(line) {
-    for (std::size_t i = 0; i < kPriorityCount; ++i) at_[i] = line.levels[i].begin();
-  }
-  // Requires that there is one more.
-  Waitings::iterator Next() {
-    Waitings::iterator* first = nullptr;
-    for (std::size_t i = 0; i < kPriorityCount; ++i) {
-      if (at_[i] == line_.levels[i].end()) continue;
-      if (first == nullptr || Order(*at_[i]) < Order(**first)) first = &at_[i];
-    }
-    assert(first != nullptr && "the line has no more");
-    return (*first)++;
-  }
-  static std::tuple<TimePoint, std::uint64_t> Order(const Waiting& waiting) {
-    return {waiting.due, waiting.sequence};
-  }
-
- private:
-  Line& line_;
-  std::array<Waitings::iterator, kPriorityCount> at_;
-};
 
 WaitingSet::Added WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint now) {
   Added added;
@@ -127,10 +100,10 @@ WaitingSet::Added WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint n
   Waiting* const gives_way = verdict == Verdict::kReplaces ? &Droppable(group) : nullptr;
   if (gives_way != nullptr) added.dropped_with = GivesWay(*gives_way->request, arrival);
   if (spare_.empty()) spare_.emplace_back();
+  if (spare_flows_.empty()) spare_flows_.emplace();
   HolderCounts::Reserve(spare_holders_);
   const auto waiting = spare_.begin();
   if (waiting->batch == nullptr) waiting->batch = std::make_unique<Batch>();
-  prefix_.reserve(1);
 
   // Nothing can fail from here on.
   waiting->id_node.key() = request->id;
@@ -139,12 +112,13 @@ WaitingSet::Added WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint n
   assert(unique && "two requests of one id");
   static_cast<void>(unique);
   Line& line = group.lines[IndexOf(request->dtype)];
-  Waitings& level = line.levels[static_cast<std::size_t>(request->priority)];
+  Flow& flow = FlowFor(line, request->holder);
+  Waitings& level = flow.levels[static_cast<std::size_t>(request->priority)];
   level.splice(level.end(), spare_, waiting);
   waiting->facts = FactsOf(*request, now);
   waiting->due = DueAt(request->priority, now, options_.priority_aging);
   waiting->sequence = next_sequence_++;
-  waiting->line = &line;
+  waiting->flow = &flow;
   if (waiting->facts.expires != kNever) {
     waiting->deadline_node.value() = {waiting->facts.expires, request->id};
     deadlines_.insert(std::move(waiting->deadline_node));
@@ -153,43 +127,47 @@ WaitingSet::Added WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint n
     waiting->hold_node.value() = {HeldUntil(waiting->facts, group.limits), waiting->sequence};
     line.holds.insert(std::move(waiting->hold_node));
   }
-  ++group.requests;
-  ++line.totals.requests;
-  line.totals.rows += waiting->facts.rows;
-  line.totals.bytes += waiting->facts.bytes;
-  group.cost[static_cast<std::size_t>(request->priority)] += Cost(waiting->facts);
+  Count(*waiting, 1);
   request->model->metrics().AddQueued(1);
   group.holders.Add(*waiting, request->holder, request->may_be_dropped, spare_holders_);
   request->accepted = true;
   waiting->request = std::move(request);
+  Place(flow);
   // A line that may already go stays in place: another request does not hold it back.
-  if (line.place != Line::kReady) Place(line);
+  if (line.place == Line::kReady) {
+    EnterTurns(line);
+  } else {
+    Place(line);
+  }
   if (gives_way != nullptr) added.dropped = Remove(gives_way->request->id, now);
   return added;
 }
 
-// All requests of its level and above are ahead of it. Aged requests of lower levels are left out,
-// which makes the estimate smaller and refuses none wrongly.
 Arrival WaitingSet::ArrivalOf(const Request& request, Group& group, TimePoint now) const {
   Arrival arrival;
   arrival.line_is_full = group.requests >= group.max_requests;
-  const auto level = static_cast<std::ptrdiff_t>(request.priority);
-  const std::int64_t ahead =
-      std::accumulate(group.cost.begin(), group.cost.begin() + level + 1, std::int64_t{0});
-  arrival.wait = arrival.wait_instead = group.drain.TimeFor(ahead);
   if (request.may_be_dropped && options_.refuse_late) {
     arrival.patience = PatienceOf(request, now, group.lane_time->average());
+    arrival.wait = WaitOf(request, group);
   }
-  // There is room, as in most cases, or no request to replace.
-  if (!arrival.line_is_full && arrival.wait == Duration::zero()) return arrival;
-  if (request.holder == 0 || group.holders.MostDroppable() == 0) return arrival;
-  arrival.own_waiting = group.holders.WaitingOf(request.holder);
-  arrival.most_waiting = group.holders.MostDroppable();
-  const WaitingRequest& droppable = Droppable(group).facts;
-  if (droppable.priority <= request.priority) {
-    arrival.wait_instead = group.drain.TimeFor(ahead - Cost(droppable));
+  if (arrival.line_is_full && request.holder != 0) {
+    arrival.own_waiting = group.holders.WaitingOf(request.holder);
+    arrival.most_waiting = group.holders.MostDroppable();
   }
   return arrival;
+}
+
+// Its turn begins after those of its holder's requests of its level and above, at the pace at which
+// the line's turns have gone of late: others' later requests go in between. Aged requests of lower
+// levels are left out, which makes the estimate smaller and refuses none wrongly.
+Duration WaitingSet::WaitOf(const Request& request, const Group& group) {
+  const Line& line = group.lines[IndexOf(request.dtype)];
+  const auto found = line.flows.find(request.holder);
+  if (found == line.flows.end()) return Duration::zero();
+  const Flow& flow = found->second;
+  const auto levels_ahead = static_cast<std::ptrdiff_t>(request.priority) + 1;
+  return line.pace.TimeFor(std::accumulate(
+      flow.charges.begin(), flow.charges.begin() + levels_ahead, line.turns.DebtOf(flow)));
 }
 
 // The request that gives way to another holder's, if any does.
@@ -217,7 +195,7 @@ std::unique_ptr<Batch> WaitingSet::TakeInline(std::unique_ptr<Request>& request,
 std::unique_ptr<Request> WaitingSet::Remove(std::uint64_t id, TimePoint now) {
   const auto found = by_id_.find(id);
   if (found == by_id_.end()) return nullptr;
-  Line& line = *found->second->line;
+  Line& line = *found->second->flow->line;
   std::unique_ptr<Request> request = Extract(found->second, now);
   Place(line);
   if (line.group->requests == 0) Rest(*line.group);
@@ -242,9 +220,7 @@ std::vector<std::unique_ptr<Request>> WaitingSet::RemoveAll(TimePoint now) {
   all.reserve(by_id_.size());
   for (Group& group : groups_) {
     for (Line& line : group.lines) {
-      for (Waitings& level : line.levels) {
-        while (!level.empty()) all.push_back(Extract(level.begin(), now));
-      }
+      while (line.totals.requests > 0) all.push_back(Extract(Front(line), now));
       Place(line);
     }
   }
@@ -257,63 +233,48 @@ std::unique_ptr<Batch> WaitingSet::TakeBatch(TimePoint now) {
     Line& due = *delayed_.begin()->second;
     Displace(due);
     due.place = Line::kReady;
-    PlaceGroup(*due.group);
+    EnterTurns(due);
   }
-  if (ready_.empty()) return nullptr;
-  Group& group = *ready_.begin()->second;
-  Line& line = *FirstReadyLine(group);
+  if (turns_.First() == nullptr) return nullptr;
+  Group& group = *turns_.First();
+  Line& line = *group.turns.First();
   // Made by Add: a batch of one needs no memory.
   std::unique_ptr<Batch> batch = std::move(Front(line)->batch);
-  std::size_t take = 1;
-  try {
-    take = RequestsToTake(line, now);
-    batch->requests.reserve(take);
-  } catch (const std::bad_alloc&) {
-    take = 1;
-  }
   batch->id = next_batch_id_++;
   batch->model = Front(line)->request->model;
   batch->dtype = line.dtype;
   batch->taken = now;
-  virtual_now_ = group.turn.begin;
-  group.end = virtual_now_;
-  std::int64_t cost = 0;
-  Exit(group);
-  for (std::size_t i = 0; i < take; ++i) {
-    const WaitingRequest& facts = prefix_[i];
-    batch->bytes += facts.bytes;
-    group.end += Charge(facts);
-    cost += Cost(facts);
-    batch->requests.push_back(Extract(Front(line), now));
-  }
+  const VirtualTime line_time = line.turns.now();
+  Fill(*batch, line, now);
+  line.pace.OnTake(line.turns.now() - line_time, now);
   batch->lane_time = group.lane_time;
   batch->clock = &clock_;
-  group.drain.OnTake(cost, now);
+  while (Flow* const paid = line.turns.NextPaid()) Release(*paid);
   Place(line);
   if (group.requests == 0) Rest(group);
-  while (!resting_.empty() && resting_.begin()->first.begin <= virtual_now_) {
-    Release(*resting_.begin()->second);
-  }
+  while (Group* const paid = turns_.NextPaid()) Release(*paid);
   return batch;
 }
 
-// Leaves their facts in prefix_, of one at least.
-std::size_t WaitingSet::RequestsToTake(Line& line, TimePoint now) {
-  // The policy sees no more than the first request that cannot be part of the batch.
-  const BatchLimits& limits = line.group->limits;
-  prefix_.clear();
-  std::int64_t rows = 0;
-  std::int64_t bytes = 0;
-  Cursor cursor(line);
-  for (std::int64_t left = line.totals.requests; left > 0; --left) {
-    prefix_.push_back(cursor.Next()->facts);
-    rows += prefix_.back().rows;
-    bytes += prefix_.back().bytes;
-    if (rows > limits.max_rows || bytes > limits.max_bytes) break;
+void WaitingSet::Fill(Batch& batch, Line& line, TimePoint now) {
+  VirtualTime charge = 0;
+  BatchFill fill(line.group->limits);
+  while (line.totals.requests > 0) {
+    Flow& flow = *line.turns.First();
+    const Waitings::iterator next = Front(flow);
+    if (!fill.Takes(next->facts)) break;
+    try {
+      batch.requests.emplace_back();  // Its place first, so that it is never without one.
+    } catch (const std::bad_alloc&) {
+      break;
+    }
+    batch.bytes += next->facts.bytes;
+    charge += Charge(next->facts);
+    line.turns.Take(flow, Charge(next->facts));
+    batch.requests.back() = Extract(next, now);
   }
-  const BatchDecision decision = DecideBatch(prefix_, limits, now, closing_);
-  assert(decision.take > 0 && "ReadyAt and DecideBatch disagree");
-  return decision.take;
+  line.group->turns.Take(line, charge);
+  turns_.Take(*line.group, charge);
 }
 
 void WaitingSet::EndQueueDelay() {
@@ -322,7 +283,7 @@ void WaitingSet::EndQueueDelay() {
 }
 
 TimePoint WaitingSet::NextBatch() const {
-  if (!ready_.empty()) return kAtOnce;
+  if (turns_.First() != nullptr) return kAtOnce;
   return delayed_.empty() ? kNever : delayed_.begin()->first;
 }
 
@@ -352,35 +313,49 @@ WaitingSet::Group& WaitingSet::GroupFor(const Model& model) {
   return group;
 }
 
+WaitingSet::Flow& WaitingSet::FlowFor(Line& line, std::uint64_t holder) {
+  auto found = line.flows.find(holder);
+  if (found == line.flows.end()) {
+    auto fresh = spare_flows_.extract(spare_flows_.begin());
+    fresh.key() = holder;
+    fresh.mapped().holder = holder;
+    fresh.mapped().line = &line;
+    found = line.flows.insert(std::move(fresh)).position;
+  }
+  return found->second;
+}
+
 // For a group without waiting requests.
 void WaitingSet::Rest(Group& group) {
+  for (Line& line : group.lines) group.turns.Forget(line);
   if (by_id_.empty()) {
     ForgetAll();
-  } else if (group.end <= virtual_now_) {
+  } else if (!turns_.Rest(group)) {
     Release(group);
-  } else {
-    Exit(group);
-    Enter(resting_, group, {group.end, 0});
   }
 }
 
 void WaitingSet::Release(Group& group) {
-  Exit(group);
-  group.end = 0;
+  turns_.Forget(group);
   const auto found = by_model_.find(group.model);
   spare_groups_.splice(spare_groups_.begin(), groups_, found->second);
   group.model_node = by_model_.extract(found);
 }
 
+void WaitingSet::Release(Flow& flow) {
+  flow.line->turns.Forget(flow);
+  spare_flows_.insert(flow.line->flows.extract(flow.holder));
+}
+
 // If nothing waits, there are no debts.
 void WaitingSet::ForgetAll() {
   while (!groups_.empty()) Release(groups_.front());
-  virtual_now_ = 0;
 }
 
 // Keeps the line's place: the caller calls Place when it has extracted all it wants.
 std::unique_ptr<Request> WaitingSet::Extract(Waitings::iterator waiting, TimePoint now) {
-  Line& line = *waiting->line;
+  Flow& flow = *waiting->flow;
+  Line& line = *flow.line;
   line.group->holders.Remove(*waiting, waiting->request->holder, spare_holders_);
   std::unique_ptr<Request> request = std::move(waiting->request);
   waiting->id_node = by_id_.extract(request->id);
@@ -391,28 +366,46 @@ std::unique_ptr<Request> WaitingSet::Extract(Waitings::iterator waiting, TimePoi
     waiting->hold_node =
         line.holds.extract({HeldUntil(waiting->facts, line.group->limits), waiting->sequence});
   }
-  --line.group->requests;
-  --line.totals.requests;
-  line.totals.rows -= waiting->facts.rows;
-  line.totals.bytes -= waiting->facts.bytes;
-  line.group->cost[static_cast<std::size_t>(request->priority)] -= Cost(waiting->facts);
-  spare_.splice(spare_.begin(), line.levels[static_cast<std::size_t>(request->priority)], waiting);
+  Count(*waiting, -1);
+  spare_.splice(spare_.begin(), flow.levels[static_cast<std::size_t>(request->priority)], waiting);
+  Place(flow);
   request->stages[Stage::kQueue] += now - request->admitted;
   request->model->metrics().AddQueued(-1);
   return request;
 }
 
-WaitingSet::Waitings::iterator WaitingSet::Front(Line& line) { return Cursor(line).Next(); }
+void WaitingSet::Count(const Waiting& waiting, std::int64_t sign) {
+  const WaitingRequest& facts = waiting.facts;
+  Flow& flow = *waiting.flow;
+  Line& line = *flow.line;
+  line.group->requests += sign;
+  line.totals.requests += sign;
+  line.totals.rows += sign * facts.rows;
+  line.totals.bytes += sign * facts.bytes;
+  flow.requests += sign;
+  flow.charges[static_cast<std::size_t>(facts.priority)] += sign * Charge(facts);
+}
 
-WaitingSet::Line* WaitingSet::FirstReadyLine(Group& group) {
-  Line* first = nullptr;
-  for (Line& line : group.lines) {
-    if (line.place != Line::kReady) continue;
-    if (first == nullptr || Cursor::Order(*Front(line)) < Cursor::Order(*Front(*first))) {
-      first = &line;
-    }
+// Requires that something waits.
+WaitingSet::Waitings::iterator WaitingSet::Front(Flow& flow) {
+  Waitings::iterator first{};
+  bool found = false;
+  for (Waitings& level : flow.levels) {
+    if (level.empty()) continue;
+    const auto order = [](const Waiting& one) { return std::tie(one.due, one.sequence); };
+    if (!found || order(level.front()) < order(*first)) first = level.begin();
+    found = true;
   }
+  assert(found && "nothing waits");
   return first;
+}
+
+void WaitingSet::Place(Flow& flow) {
+  if (flow.requests > 0) {
+    flow.line->turns.Enter(flow, Front(flow)->sequence);
+  } else if (!flow.line->turns.Rest(flow)) {
+    Release(flow);
+  }
 }
 
 void WaitingSet::Place(Line& line) {
@@ -421,6 +414,7 @@ void WaitingSet::Place(Line& line) {
   const TimePoint ready_at = ReadyAt(line.totals, line.group->limits, closing_);
   if (line.totals.requests == 0) {
     line.place = Line::kAbsent;
+    while (!line.flows.empty()) Release(line.flows.begin()->second);
   } else if (ready_at == kAtOnce) {
     line.place = Line::kReady;
   } else {
@@ -429,7 +423,7 @@ void WaitingSet::Place(Line& line) {
     line.delayed_until = ready_at;
     delayed_.insert(std::move(line.delay_node));
   }
-  PlaceGroup(*line.group);
+  EnterTurns(line);
 }
 
 void WaitingSet::Displace(Line& line) {
@@ -439,30 +433,19 @@ void WaitingSet::Displace(Line& line) {
   line.place = Line::kAbsent;
 }
 
-// A group that may already go keeps its turn.
-void WaitingSet::PlaceGroup(Group& group) {
-  Line* const first = FirstReadyLine(group);
-  if (first == nullptr) {
-    Exit(group);
-    group.drain.Reset();
-  } else if (group.place != Group::kReady) {
-    Exit(group);
-    Enter(ready_, group, {std::max(group.end, virtual_now_), Front(*first)->sequence});
+void WaitingSet::EnterTurns(Line& line) {
+  Group& group = *line.group;
+  if (line.place == Line::kReady) {
+    group.turns.Enter(line, Front(line)->sequence);
+  } else {
+    group.turns.Exit(line);
+    line.pace.Reset();
   }
-}
-
-void WaitingSet::Enter(Turns& turns, Group& group, Turn turn) {
-  group.turn = turn;
-  group.place = &turns == &ready_ ? Group::kReady : Group::kResting;
-  group.turn_node.value() = {turn, &group};
-  turns.insert(std::move(group.turn_node));
-}
-
-void WaitingSet::Exit(Group& group) {
-  if (group.place == Group::kAbsent) return;
-  Turns& turns = group.place == Group::kReady ? ready_ : resting_;
-  group.turn_node = turns.extract({group.turn, &group});
-  group.place = Group::kAbsent;
+  if (Line* const first = group.turns.First(); first != nullptr) {
+    turns_.Enter(group, Front(*first)->sequence);
+  } else {
+    turns_.Exit(group);
+  }
 }
 
 }  // namespace normd

@@ -1,9 +1,9 @@
-// The waiting requests of a BatchQueue, without its lock and its sleepers: for each model version a
-// line of requests of each type, and the orders in which models, lines and requests are due.
+// The waiting requests of a BatchQueue, without its lock and its sleepers. Models take turns, then
+// the types of a model, each with a line of requests, and then the holders of a line. A holder's
+// own requests leave in the order of DueAt.
 //
 // A request counts against its holder, and for each model version the set knows the holder with
-// most waiting requests: if there is no room for another's request, or only too late, that holder
-// gives way.
+// most waiting requests: if there is no room for another's request, that holder gives way.
 //
 // Costs: Add, Remove and each request of a batch O(log n) in the waiting requests; NextBatch and
 // NextDeadline constant. Nothing is allocated once the set has held as many requests, models and
@@ -27,6 +27,7 @@
 #include "server/batching/batch_policy.h"
 #include "server/batching/holder_counts.h"
 #include "server/batching/request.h"
+#include "server/batching/turns.h"
 
 namespace normd {
 
@@ -61,9 +62,8 @@ class WaitingSet {
   std::vector<std::unique_ptr<Request>> RemoveExpired(TimePoint now);
   std::vector<std::unique_ptr<Request>> RemoveAll(TimePoint now);
 
-  // A batch of the model version with the earliest Turn among those with a line that DecideBatch
-  // releases; from its line whose front is due first. Null: none. Without memory for more, the
-  // batch has one request.
+  // A batch of the line whose turn it is among those that ReadyAt releases, by BatchFill. Null:
+  // none. Without memory for more, it has fewer requests, and at least one.
   std::unique_ptr<Batch> TakeBatch(TimePoint now);
 
   // Waiting and later requests are no longer held back for company.
@@ -80,13 +80,15 @@ class WaitingSet {
   // it has found no memory to grow.)
   struct Group;
   struct Line;
+  struct Flow;
   struct Waiting;
+  using Flows = std::map<std::uint64_t, Flow>;  // By holder.
+  using SpareFlows = std::multimap<std::uint64_t, Flow>;
   using Waitings = std::list<Waiting>;
   using Groups = std::list<Group>;
   using ById = std::map<std::uint64_t, Waitings::iterator>;
   using ByModel = std::map<const Model*, Groups::iterator>;
   using Deadlines = std::set<std::pair<TimePoint, std::uint64_t>>;  // With the request's id.
-  using Turns = std::set<std::pair<Turn, Group*>>;
   using Delays = std::set<std::pair<TimePoint, Line*>>;
   using Holds = std::set<std::pair<TimePoint, std::uint64_t>>;  // With the request's sequence.
 
@@ -96,17 +98,27 @@ class WaitingSet {
     WaitingRequest facts;
     TimePoint due{};
     std::uint64_t sequence = 0;
-    Line* line = nullptr;
+    Flow* flow = nullptr;
     std::unique_ptr<Batch> batch;  // For TakeBatch, if this is then at the front.
     ById::node_type id_node;
     Deadlines::node_type deadline_node;
     Holds::node_type hold_node;
   };
 
-  struct Line {
+  // What waits of one holder in a line; none, while it has debts.
+  struct Flow : Turns<Flow>::Member {
+    Line* line = nullptr;
+    std::uint64_t holder = 0;
+    std::array<Waitings, kPriorityCount> levels;        // Each in order of arrival.
+    std::array<VirtualTime, kPriorityCount> charges{};  // By level.
+    std::int64_t requests = 0;
+  };
+  struct Line : Turns<Line>::Member {
     Group* group = nullptr;
     norm::DType dtype = norm::DType::kFloat32;
-    std::array<Waitings, kPriorityCount> levels;  // Each in order of arrival.
+    Flows flows;
+    Turns<Flow> turns;
+    TurnPace pace;  // That of `turns`.
     QueueTotals totals;
     Holds holds;  // By HeldUntil; empty without a queue delay.
     enum { kAbsent, kReady, kDelayed } place = kAbsent;
@@ -114,61 +126,54 @@ class WaitingSet {
     TimePoint delayed_until{};
   };
   // One model version. Holds no reference to the model: its requests do.
-  struct Group {
+  struct Group : Turns<Group>::Member {
     Group();
     const Model* model = nullptr;  // A key, never followed.
     BatchLimits limits;
     std::int64_t max_requests = 0;
     std::int64_t requests = 0;
     std::array<Line, 4> lines;
-    // The cost of the waiting requests on each level.
-    std::array<std::int64_t, kPriorityCount> cost{};
-    DrainRate drain;
+    Turns<Line> turns;                    // Lines that may go wait in it.
     std::shared_ptr<LaneTime> lane_time;  // shared: with the batches that lanes have.
     HolderCounts holders;
-    VirtualTime end = 0;  // The end of its last batch.
-    enum { kAbsent, kReady, kResting } place = kAbsent;
-    Turn turn;                   // In `ready_` or `resting_`.
-    Turns::node_type turn_node;  // While it is in neither.
     ByModel::node_type model_node;
   };
 
-  class Cursor;
-
   Group& GroupFor(const Model& model);
   Arrival ArrivalOf(const Request& request, Group& group, TimePoint now) const;
+  static Duration WaitOf(const Request& request, const Group& group);
   static Waiting& Droppable(const Group& group);
+  Flow& FlowFor(Line& line, std::uint64_t holder);
   void Rest(Group& group);
   void Release(Group& group);
+  void Release(Flow& flow);
   void ForgetAll();
+  void Fill(Batch& batch, Line& line, TimePoint now);
   std::unique_ptr<Request> Extract(Waitings::iterator waiting, TimePoint now);
+  static void Count(const Waiting& waiting, std::int64_t sign);
+  void Place(Flow& flow);
   void Place(Line& line);
   void Displace(Line& line);
-  void PlaceGroup(Group& group);
-  void Enter(Turns& turns, Group& group, Turn turn);
-  void Exit(Group& group);
-  static Line* FirstReadyLine(Group& group);
-  std::size_t RequestsToTake(Line& line, TimePoint now);
-  static Waitings::iterator Front(Line& line);
+  void EnterTurns(Line& line);
+  static Waitings::iterator Front(Flow& flow);
+  static Waitings::iterator Front(Line& line) { return Front(*line.turns.First()); }
 
   const BatchQueueOptions options_;
   const Clock& clock_;
   bool closing_ = false;
   std::uint64_t next_sequence_ = 0;
   std::int64_t next_batch_id_ = 1;
-  VirtualTime virtual_now_ = 0;
   ByModel by_model_;
   Groups groups_;  // Found by `by_model_`.
   ById by_id_;
   Deadlines deadlines_;
-  Turns ready_;    // Groups with a line that may go.
-  Turns resting_;  // Groups in which nothing waits, that still owe work.
+  Turns<Group> turns_;  // Groups with a line that may go wait in it.
   Delays delayed_;
   // Kept for reuse.
   Waitings spare_;
   Groups spare_groups_;
+  SpareFlows spare_flows_;
   HolderCounts::Spares spare_holders_;
-  std::vector<WaitingRequest> prefix_;
 };
 
 }  // namespace normd

@@ -328,10 +328,11 @@ void AddBatching(FlagSet& flags, ServerConfig& c) {
       "Largest tensor that the receiving thread computes itself when nothing waits; with CUDA "
       "at most 256 KiB; 0: every request goes to a lane.",
       From(0));
-  flags.Add("priority_aging", &c.priority_aging, absl::Seconds(1), "DURATION",
-            "Additional waiting time with which a request overtakes one of the next higher "
-            "priority.",
-            UpTo(absl::Hours(1)));
+  flags.Add(
+      "priority_aging", &c.priority_aging, absl::Seconds(1), "DURATION",
+      "Additional waiting time with which a request overtakes its caller's of the next higher "
+      "priority.",
+      UpTo(absl::Hours(1)));
 }
 
 void AddCpu(FlagSet& flags, ServerConfig& c) {

@@ -51,15 +51,17 @@ TEST_F(BatchQueueTest, WhatWouldBeLateIsRefusedAndToldByHowMuch) {
   absl::Status status = queue().Push(late.request());
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("\"rows\": a request would wait 30 ms, the deadline leaves 10 ms"));
+              HasSubstr("\"rows\": a request would wait 31 ms, wanted at most 7.5 ms, three "
+                        "quarters of the 10 ms that the deadline leaves"));
   late.request()->deadline = kNever;
   late.request()->queue_timeout = microseconds(500);
   status = queue().Push(late.request());
-  EXPECT_THAT(std::string(status.message()), HasSubstr("queue_timeout_ns leaves 0.5 ms"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("of the 0.5 ms that queue_timeout_ns leaves"));
   EXPECT_EQ(Rejected(metrics_, Rejection::kLate), 2);
   EXPECT_EQ(late.done_calls(), 0) << "the caller keeps what was refused";
   DropLast();
-  Push(model_, 1, 1, In(41'000));  // Three quarters are more than 30 ms.
+  Push(model_, 1, 1, In(42'000));  // Three quarters are more than 31 ms.
 }
 
 TEST_F(BatchQueueTest, TheNewestOfAFloodGivesWayAndIsTold) {

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,6 +30,7 @@ struct Client {
   Duration every{};
   std::vector<Duration> deadlines;
   bool may_be_dropped = true;
+  Priority priority = Priority::kNormal;
 };
 
 struct Outcome {
@@ -72,6 +75,7 @@ void OverloadTest::Send(BatchQueue& queue, const Client& client, std::int64_t nu
   request.deadline = until;
   request.holder = client.holder;
   request.may_be_dropped = client.may_be_dropped;
+  request.priority = client.priority;
   request.done = [this, until, outcome](Completion completion) {
     if (absl::IsResourceExhausted(completion.status)) {
       ++outcome->refused;
@@ -198,6 +202,72 @@ TEST_F(OverloadTest, OneWhoSendsLittleIsNotRefusedBesideAFlood) {
       EXPECT_EQ(outcomes.at(2).late, 0);
       EXPECT_GE(GoodputOf(outcomes), 0.9);
     }
+  }
+}
+
+// Who floods without deadlines has the line full of requests that are in no hurry.
+TEST_F(OverloadTest, OneWhoSendsLittleIsInTimeBesideFloodsWithoutDeadlines) {
+  for (const Priority flood : {Priority::kHigh, Priority::kNormal, Priority::kLow}) {
+    for (const Priority light : {Priority::kHigh, Priority::kNormal, Priority::kLow}) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(flood) << static_cast<int>(light));
+      const auto outcomes =
+          Simulate({{1, microseconds(50), {Duration::max()}, true, flood},
+                    {2, microseconds(50), {Duration::max()}, true, flood},
+                    {3, microseconds(7700), {milliseconds(10), milliseconds(20)}, true, light}},
+                   kSimulated);
+      EXPECT_EQ(outcomes.at(3).refused, 0);
+      EXPECT_EQ(outcomes.at(3).late, 0);
+      EXPECT_GE(GoodputOf(outcomes), 0.95);
+    }
+  }
+}
+
+// Any floods, with any deadlines; those who send at most half of their share are in time.
+TEST_F(OverloadTest, TheShareOfEachCallerIsItsOwn) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  const auto up_to = [&](int limit) {
+    return std::uniform_int_distribution<int>(0, limit)(random);
+  };
+  for (int round = 0; round < 10 && !HasFailure(); ++round) {
+    options_.max_queue_requests = 32 << up_to(7);
+    const int floods = 1 + up_to(3);
+    const int lights = 1 + up_to(3);
+    std::vector<Client> clients;
+    for (int i = 0; i < floods; ++i) {
+      clients.push_back({static_cast<std::uint64_t>(1 + i), microseconds(33) * floods,
+                         kDeadlines[static_cast<std::size_t>(up_to(6))], true,
+                         static_cast<Priority>(up_to(2))});
+      if (up_to(1) == 0) clients.back().deadlines = {Duration::max()};
+    }
+    // A share of the lanes is a request each 100 us for each caller. With a low priority beside
+    // high ones, it is a quarter.
+    for (int i = 0; i < lights; ++i) {
+      clients.push_back({static_cast<std::uint64_t>(10 + i),
+                         microseconds(800 + up_to(2000)) * (floods + lights),
+                         {milliseconds(20 + up_to(80))},
+                         true,
+                         static_cast<Priority>(up_to(2))});
+    }
+    const auto outcomes = Simulate(clients, kSimulated);
+    for (const auto& [holder, outcome] : outcomes) {
+      if (holder < 10) continue;
+      EXPECT_EQ(outcome.refused, 0) << "of " << outcome.sent;
+      EXPECT_EQ(outcome.late, 0) << "of " << outcome.sent;
+    }
+    EXPECT_GE(GoodputOf(outcomes), 0.9);
+  }
+}
+
+TEST_F(OverloadTest, FloodsOfEqualRequestsHaveEqualShares) {
+  const auto outcomes = Simulate({{1, microseconds(25), {Duration::max()}},
+                                  {2, microseconds(50), {milliseconds(50)}},
+                                  {3, microseconds(80), {milliseconds(200)}}},
+                                 kSimulated);
+  for (const auto& [holder, outcome] : outcomes) {
+    EXPECT_NEAR(static_cast<double>(outcome.in_time), kCapacity / 3, kCapacity / 30)
+        << holder << ": " << outcome.refused << " refused, " << outcome.late << " late";
   }
 }
 

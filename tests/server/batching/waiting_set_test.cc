@@ -1,6 +1,3 @@
-// The set against a model of it that is too simple to be wrong: a list of what waits, searched from
-// end to end at each question.
-
 #include "server/batching/waiting_set.h"
 
 #include <algorithm>
@@ -19,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/metrics/metrics.h"
+#include "tests/server/batching/simple_waiting_set.h"
 #include "tests/support/failing_allocations.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/metric_value.h"
@@ -31,116 +29,7 @@ namespace {
 using std::chrono::microseconds;
 using ::testing::Contains;
 using ::testing::IsEmpty;
-using Ids = std::vector<std::uint64_t>;
-
-struct Entry {
-  std::uint64_t id;
-  std::pair<const Model*, norm::DType> key;
-  WaitingRequest facts;
-};
-
-// The contract, word for word, in linear time.
-class SimpleSet {
- public:
-  SimpleSet(std::map<const Model*, BatchLimits> limits, Duration aging)
-      : limits_(std::move(limits)), aging_(aging) {}
-
-  void Add(Entry entry) {
-    entries_.push_back(std::move(entry));
-    std::stable_sort(entries_.begin(), entries_.end(),
-                     [&](const Entry& a, const Entry& b) { return Due(a) < Due(b); });
-  }
-  bool Remove(std::uint64_t id) {
-    const bool removed =
-        std::erase_if(entries_, [id](const Entry& entry) { return entry.id == id; }) > 0;
-    // Where nothing waits, nobody has a debt to anybody.
-    if (entries_.empty()) ends_.clear(), now_ = 0;
-    return removed;
-  }
-  Ids RemoveExpired(TimePoint now) {
-    std::vector<std::pair<TimePoint, std::uint64_t>> expired;
-    for (const Entry& entry : entries_) {
-      if (entry.facts.expires <= now) expired.emplace_back(entry.facts.expires, entry.id);
-    }
-    std::sort(expired.begin(), expired.end());
-    Ids ids;
-    for (const auto& [deadline, id] : expired) ids.push_back(id);
-    for (const std::uint64_t id : ids) Remove(id);
-    return ids;
-  }
-  // What may be the next batch: of each model whose turn begins first, the first line that may go.
-  // Any, if there are several.
-  std::vector<Ids> Next(TimePoint now) const {
-    std::vector<Ids> next;
-    VirtualTime first = std::numeric_limits<VirtualTime>::max();
-    std::set<const Model*> seen;
-    for (const Entry& entry : entries_) {  // By DueAt, so a model's first line comes first.
-      Ids line;
-      const BatchDecision decision = Decide(entry, now, line);
-      if (decision.take == 0 || !seen.insert(entry.key.first).second) continue;
-      line.resize(decision.take);
-      const VirtualTime begin = TurnOf(entry.key.first);
-      if (begin < first) next.clear();
-      first = std::min(first, begin);
-      if (begin == first) next.push_back(line);
-    }
-    return next;
-  }
-  void Take(const Ids& batch) {
-    VirtualTime charge = 0;
-    const Model* model = nullptr;
-    for (const Entry& entry : entries_) {
-      if (std::find(batch.begin(), batch.end(), entry.id) == batch.end()) continue;
-      model = entry.key.first;
-      charge += Charge(entry.facts);
-    }
-    now_ = TurnOf(model);
-    ends_[model] = now_ + charge;
-    for (const std::uint64_t id : batch) Remove(id);
-  }
-  TimePoint NextBatch(TimePoint now) const {
-    TimePoint next = kNever;
-    for (const Entry& entry : entries_) {
-      Ids line;
-      const BatchDecision decision = Decide(entry, now, line);
-      if (decision.take > 0) return kAtOnce;
-      next = std::min(next, decision.ask_again);
-    }
-    return next;
-  }
-  TimePoint NextDeadline() const {
-    TimePoint next = kNever;
-    for (const Entry& entry : entries_) next = std::min(next, entry.facts.expires);
-    return next;
-  }
-  const std::vector<Entry>& entries() const { return entries_; }
-  void Close() { closing_ = true; }
-
- private:
-  TimePoint Due(const Entry& entry) const {
-    return DueAt(entry.facts.priority, entry.facts.admitted, aging_);
-  }
-  VirtualTime TurnOf(const Model* model) const {
-    const auto end = ends_.find(model);
-    return end == ends_.end() ? now_ : std::max(now_, end->second);
-  }
-  BatchDecision Decide(const Entry& of, TimePoint now, Ids& line) const {
-    std::vector<WaitingRequest> waiting;
-    for (const Entry& entry : entries_) {
-      if (entry.key != of.key) continue;
-      waiting.push_back(entry.facts);
-      line.push_back(entry.id);
-    }
-    return DecideBatch(waiting, limits_.at(of.key.first), now, closing_);
-  }
-
-  std::map<const Model*, BatchLimits> limits_;
-  const Duration aging_;
-  std::vector<Entry> entries_;  // By DueAt, then by arrival.
-  std::map<const Model*, VirtualTime> ends_;
-  VirtualTime now_ = 0;
-  bool closing_ = false;
-};
+using Ids = SimpleWaitingSet::Ids;
 
 class WaitingSetTest : public testing::Test {
  protected:
@@ -168,10 +57,11 @@ class WaitingSetTest : public testing::Test {
   WaitingSet set_{
       BatchQueueOptions{.limits = {}, .max_queue_requests = 1000, .priority_aging = kAging},
       clock_};
-  SimpleSet simple_{{{models_[0].get(), {.max_rows = 3}},
-                     {models_[1].get(), {.max_bytes = 40, .max_queue_delay = microseconds(20)}},
-                     {models_[2].get(), {.max_rows = 4, .max_queue_delay = microseconds(7)}}},
-                    kAging};
+  SimpleWaitingSet simple_{
+      {{models_[0].get(), {.max_rows = 3}},
+       {models_[1].get(), {.max_bytes = 40, .max_queue_delay = microseconds(20)}},
+       {models_[2].get(), {.max_rows = 4, .max_queue_delay = microseconds(7)}}},
+      kAging};
 };
 
 void WaitingSetTest::Push() {
@@ -182,9 +72,11 @@ void WaitingSetTest::Push() {
   if (UpTo(2) == 0) request->deadline = clock_.Now() + microseconds(1 + UpTo(30));
   if (UpTo(2) == 0) request->queue_timeout = microseconds(1 + UpTo(30));
   request->priority = static_cast<Priority>(UpTo(2));
+  request->holder = static_cast<std::uint64_t>(UpTo(3));
   request->admitted = clock_.Now();
   simple_.Add({request->id,
                {model.get(), dtype},
+               request->holder,
                {request->geometry.rows, request->geometry.LargerBytes(), clock_.Now(),
                 request->priority, WaitsUntil(*request)}});
   EXPECT_TRUE(set_.Add(request, clock_.Now()).ok());
@@ -225,7 +117,8 @@ TEST_F(WaitingSetTest, DoesWhatTheSimpleSetDoes) {
       set_.EndQueueDelay();
       simple_.Close();
     }
-    switch (UpTo(9)) {
+    // Lines that grow, and lines that empty.
+    switch (UpTo(i / 200 % 2 == 0 ? 9 : 13)) {
       case 0:
       case 1:
       case 2:

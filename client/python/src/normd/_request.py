@@ -24,7 +24,7 @@ from normd.errors import InvalidArgumentError
 
 
 class Priority(enum.IntEnum):
-    """The order of the requests that wait for one model: higher priorities first, with aging."""
+    """The order of a caller's requests that wait for one model: higher first, with aging."""
 
     LOW = 1  # Nobody waits for the result.
     NORMAL = 2
