@@ -70,12 +70,24 @@ class Turns {
     leaving.node_ = leaving.order_->extract(leaving.turn_);
     leaving.order_ = nullptr;
   }
-  // Charges a waiting `member` for what it takes. It waits no longer.
+  // Charges a waiting `member` for what it takes. It waits for its next turn, unless the caller
+  // says otherwise.
   void Take(T& member, VirtualTime charge) {
     Exit(member);
     Member& taking = member;
     now_ = std::max(now_, taking.turn_.begin);
     taking.turn_.begin += charge;
+    PutIn(waiting_, member);
+  }
+
+  // After Take: lets virtual time pass as if each of those that wait, and one that is still to
+  // come, had an equal share of the charge. So members that are always new, whose turns would begin
+  // before all others, hold up nobody for ever.
+  void Pass(VirtualTime charge) {
+    passed_ += charge;
+    const auto shares = static_cast<VirtualTime>(waiting_.size()) + 1;
+    now_ += passed_ / shares;
+    passed_ %= shares;
   }
 
   // `member` has nothing that waits. If it has debts, NextPaid returns it once they are paid;
@@ -119,6 +131,7 @@ class Turns {
   Order waiting_;
   Order resting_;
   VirtualTime now_ = 0;
+  VirtualTime passed_ = 0;  // Charges of which no whole share has passed.
 };
 
 }  // namespace normd

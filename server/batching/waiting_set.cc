@@ -271,6 +271,7 @@ void WaitingSet::Fill(Batch& batch, Line& line, TimePoint now) {
     batch.bytes += next->facts.bytes;
     charge += Charge(next->facts);
     line.turns.Take(flow, Charge(next->facts));
+    line.turns.Pass(Charge(next->facts));
     batch.requests.back() = Extract(next, now);
   }
   line.group->turns.Take(line, charge);
@@ -415,6 +416,7 @@ void WaitingSet::Place(Line& line) {
   if (line.totals.requests == 0) {
     line.place = Line::kAbsent;
     while (!line.flows.empty()) Release(line.flows.begin()->second);
+    line.turns = {};
   } else if (ready_at == kAtOnce) {
     line.place = Line::kReady;
   } else {

@@ -51,7 +51,7 @@ TEST_F(BatchQueueTest, WhatWouldBeLateIsRefusedAndToldByHowMuch) {
   absl::Status status = queue().Push(late.request());
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("\"rows\": a request would wait 31 ms, wanted at most 7.5 ms, three "
+              HasSubstr("\"rows\": a request would wait 30.5 ms, wanted at most 7.5 ms, three "
                         "quarters of the 10 ms that the deadline leaves"));
   late.request()->deadline = kNever;
   late.request()->queue_timeout = microseconds(500);

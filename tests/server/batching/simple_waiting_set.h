@@ -5,9 +5,11 @@
 #define NORMD_TESTS_SERVER_BATCHING_SIMPLE_WAITING_SET_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -35,6 +37,7 @@ class SimpleWaitingSet {
       : limits_(std::move(limits)), aging_(aging) {}
 
   void Add(Entry entry) {
+    if (HoldersOf(entry.line).count(entry.holder) == 0) holders_[entry.line].Enter(entry.holder);
     entry.sequence = ++sequence_;
     entries_.push_back(std::move(entry));
     std::stable_sort(entries_.begin(), entries_.end(),
@@ -99,12 +102,13 @@ class SimpleWaitingSet {
       const auto found = std::find_if(entries_.begin(), entries_.end(),
                                       [&](const Entry& entry) { return entry.id == id; });
       line = found->line;
-      holders_[line].Take(found->holder, Charge(found->facts));
+      holders_[line].Take(found->holder, Charge(found->facts), HoldersOf(line).size());
       charge += Charge(found->facts);
+      if (id != batch.back()) Remove(id);
     }
     lines_[line.first].Take(line, charge);
     models_.Take(line.first, charge);
-    for (const std::uint64_t id : batch) Remove(id);
+    if (!batch.empty()) Remove(batch.back());
   }
   TimePoint NextBatch(TimePoint now) {
     TimePoint next = kNever;
@@ -136,6 +140,30 @@ class SimpleWaitingSet {
     }
   };
 
+  // Virtual time passes here too.
+  struct HolderTurns {
+    std::map<std::uint64_t, VirtualTime> begins;
+    VirtualTime now = 0;
+    VirtualTime passed = 0;
+
+    // For one that nothing was waiting of.
+    void Enter(std::uint64_t holder) { begins[holder] = std::max(begins[holder], now); }
+    void Take(std::uint64_t holder, VirtualTime charge, std::size_t waiting) {
+      const auto shares = static_cast<VirtualTime>(waiting + 1);
+      passed += charge;
+      now = std::max(now, begins[holder]) + passed / shares;
+      passed %= shares;
+      begins[holder] += charge;
+    }
+  };
+
+  std::set<std::uint64_t> HoldersOf(const Line& line) const {
+    std::set<std::uint64_t> holders;
+    for (const Entry& entry : entries_) {
+      if (entry.line == line) holders.insert(entry.holder);
+    }
+    return holders;
+  }
   TimePoint Due(const Entry& entry) const {
     return DueAt(entry.facts.priority, entry.facts.admitted, aging_);
   }
@@ -152,15 +180,15 @@ class SimpleWaitingSet {
     for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) {
       if (entry->line == line) left[entry->holder].push_back(*entry);
     }
-    SimpleTurns<std::uint64_t> turns = holders_[line];
+    HolderTurns turns = holders_[line];
     std::vector<Entry> order;
     while (!left.empty()) {
       const auto next = std::min_element(left.begin(), left.end(), [&](auto& a, auto& b) {
-        return std::make_pair(turns.BeginOf(a.first), a.second.back().sequence) <
-               std::make_pair(turns.BeginOf(b.first), b.second.back().sequence);
+        return std::make_pair(turns.begins[a.first], a.second.back().sequence) <
+               std::make_pair(turns.begins[b.first], b.second.back().sequence);
       });
       order.push_back(next->second.back());
-      turns.Take(next->first, Charge(order.back().facts));
+      turns.Take(next->first, Charge(order.back().facts), left.size());
       next->second.pop_back();
       if (next->second.empty()) left.erase(next);
     }
@@ -178,7 +206,7 @@ class SimpleWaitingSet {
   std::vector<Entry> entries_;  // By DueAt, then by arrival.
   SimpleTurns<const Model*> models_;
   std::map<const Model*, SimpleTurns<Line>> lines_;
-  std::map<Line, SimpleTurns<std::uint64_t>> holders_;
+  std::map<Line, HolderTurns> holders_;
   bool closing_ = false;
 };
 

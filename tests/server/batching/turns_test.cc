@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <list>
 #include <random>
 #include <vector>
 
@@ -30,6 +31,7 @@ class TurnsTest : public testing::Test {
     next.waiting.pop_back();
     next.taken += charge;
     turns_.Take(next, charge);
+    turns_.Pass(charge);
     if (next.waiting.empty()) {
       turns_.Rest(next);
     } else {
@@ -82,6 +84,25 @@ TEST_F(TurnsTest, OneThatComesOneByOneHasNoMoreThanItsShare) {
     Take();
   }
   EXPECT_LE(std::abs(one.taken - flood.taken), 10);
+}
+
+TEST_F(TurnsTest, OnesThatAreAlwaysNewHoldUpNobody) {
+  for (const int at_once : {1, 5}) {
+    Sender old;
+    for (int n = 0; n < 100; ++n) Send(old, 1);
+    std::list<Sender> fresh;
+    int takes = 0;
+    while (!old.waiting.empty()) {
+      while (std::count_if(fresh.begin(), fresh.end(),
+                           [](const Sender& one) { return !one.waiting.empty(); }) < at_once) {
+        Send(fresh.emplace_back(), 1);
+      }
+      Take();
+      ASSERT_LT(++takes, 100 * (at_once + 3)) << old.taken;
+    }
+    while (turns_.First() != nullptr) Take();
+    turns_ = {};
+  }
 }
 
 TEST_F(TurnsTest, IdlenessSavesUpNothing) {
