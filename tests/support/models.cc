@@ -30,8 +30,9 @@ std::vector<Parameter> MakeParameters(const ParameterShapes& shapes) {
         static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)),
         [](std::byte* memory) { std::free(memory); });
     auto* const values = reinterpret_cast<float*>(data.get());
-    for (std::int64_t i = 0; i < count; ++i) {
-      values[i] = 0.5F + 0.01F * static_cast<float>(i % 97);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+      // Different for each of them, so that a result shows it if they are exchanged.
+      values[i] = 0.5F + 0.01F * static_cast<float>((i + 31 * parameters.size()) % 97);
     }
     parameter.data = data;
   }
