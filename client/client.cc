@@ -175,7 +175,8 @@ bool HasPort(absl::string_view target) {
   const absl::string_view port = target.substr(colon + 1);
   const bool number = port.find_first_not_of("+- 0123456789") == absl::string_view::npos;
   std::uint32_t value = 0;
-  if (absl::StartsWith(target, "unix") || !number) return true;
+  if (absl::StartsWith(target, "unix:") || absl::StartsWith(target, "unix-abstract:") || !number)
+    return true;
   return absl::SimpleAtoi(port, &value) && value <= 65535;
 }
 
@@ -214,8 +215,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& target
                                                        const ClientOptions& options) {
   if (!HasPort(target)) {
     return absl::InvalidArgumentError(absl::StrCat("server: \"", target,
-                                                   "\", wanted an address with a port, such as "
-                                                   "127.0.0.1:8001"));
+                                                   "\", wanted an address with a port up to 65535, "
+                                                   "such as 127.0.0.1:8001"));
   }
   KeepCallbackThreads();
   grpc::ChannelArguments arguments;

@@ -56,10 +56,17 @@ bool IsSameFile(const std::string& a, const std::string& b) {
   std::error_code error;
   if (fs::equivalent(a, b, error)) return fs::is_regular_file(a, error);
   if (fs::exists(a, error) || fs::exists(b, error)) return false;
-  const auto place = [&error](const std::string& path) {
-    return fs::weakly_canonical(fs::absolute(path, error), error);
+  // Empty where a folder cannot be searched.
+  const auto place = [](fs::path path) {
+    std::error_code failed;
+    constexpr int kMostLinks = 40;  // As Linux.
+    for (int i = 0; i < kMostLinks && fs::is_symlink(path, failed); ++i) {
+      path = path.parent_path() / fs::read_symlink(path, failed);
+    }
+    const fs::path found = fs::weakly_canonical(fs::absolute(path, failed), failed);
+    return failed ? fs::path() : found;
   };
-  return place(a) == place(b);
+  return !place(a).empty() && place(a) == place(b);
 }
 
 absl::Status CheckFilesDiffer(absl::Span<const FileFlag> files) {

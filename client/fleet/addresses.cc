@@ -21,7 +21,7 @@ namespace {
 
 absl::Status NoServer(absl::string_view text) {
   return absl::InvalidArgumentError(absl::StrCat(
-      "server: \"", text, "\", wanted an address with a port, such as 127.0.0.1:8001"));
+      "server: \"", text, "\", wanted an address with a port up to 65535, such as 127.0.0.1:8001"));
 }
 
 absl::StatusOr<ServerName> ParseServer(absl::string_view text) {

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -80,6 +81,7 @@ class TokenCommand final : public Command {
     if (!token.ok()) return token.status();
     const absl::StatusOr<std::string> digest = Sha256Hex(*token);
     if (!digest.ok()) return digest.status();
+    std::signal(SIGPIPE, SIG_IGN);  // A reader that has gone fails the output below.
     if (absl::Status written = WriteNewFile(out_, absl::StrCat(*token, "\n")); !written.ok()) {
       return written;
     }

@@ -375,7 +375,10 @@ class ConnectionOver final : public RestConnection,
 
   void Answer() {
     try {
-      Write(refused_.status != 0 ? RefusalReply(refused_) : std::move(call_->reply()));
+      // A call that is refused for another reason tells that alone.
+      const bool refused =
+          refused_.status != 0 && (call_ == nullptr || call_->reply().status == 400);
+      Write(refused ? RefusalReply(refused_) : std::move(call_->reply()));
     } catch (const std::exception&) {
       // No memory for the response. The call is kept until this object's end, since this may be
       // within one of its functions.

@@ -279,7 +279,7 @@ TEST(ClientCreateTest, RefusesPortsThatWouldBeTakenForAnother) {
       ASSERT_FALSE(client.ok()) << scheme << port;
       EXPECT_EQ(client.status().message(),
                 "server: \"" + scheme + "127.0.0.1:" + port +
-                    "\", wanted an address with a port, such as 127.0.0.1:8001");
+                    "\", wanted an address with a port up to 65535, such as 127.0.0.1:8001");
     }
   }
   for (const std::string target : {"127.0.0.1:65535", "[::1]:65535", "unix:/tmp/a:65537"}) {

@@ -256,7 +256,8 @@ TEST_F(OverloadTest, TheShareOfEachCallerIsItsOwn) {
       EXPECT_EQ(outcome.refused, 0) << "of " << outcome.sent;
       EXPECT_EQ(outcome.late, 0) << "of " << outcome.sent;
     }
-    EXPECT_GE(GoodputOf(outcomes), 0.9);
+    // Some floods have deadlines of one batch or two.
+    EXPECT_GE(GoodputOf(outcomes), 0.85);
   }
 }
 

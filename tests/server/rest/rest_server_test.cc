@@ -193,6 +193,12 @@ identity { name: "a" role: "operator" token: "a" }
   EXPECT_EQ(client.Post(kInfer, "{", by('a')).status, 403);
   EXPECT_EQ(client.Post(kInfer, "{", by('u')).status, 400);
   EXPECT_EQ(client.Post("/v2/models/instance_norm_64/infer", "{", by('u')).status, 403);
+  EXPECT_EQ(RestClient(server.http_port())
+                .Call("POST /v2/models/instance_norm_64/infer HTTP/1.1\r\nHost: h\r\n"
+                      "Content-Length: 999999999999\r\n" +
+                      by('u') + "\r\n")
+                .status,
+            403);
   const RestBody good = GoodBody();
   EXPECT_EQ(client.Post(kInfer, good.body, good.headers + by('u')).status, 200);
   EXPECT_EQ(

@@ -83,9 +83,13 @@ def configure(
         raise InvalidArgumentError("target: empty, wanted an address such as 127.0.0.1:8001")
     # The system's resolver would take a port above 65535 modulo 65536, and so call another server.
     port = host_and_port(joined)[1]
-    if port.strip("+- ").isdecimal() and not (port.isdecimal() and int(port) <= 65535):
+    if port.strip("+- ").isdecimal() and not _is_port(port):
         raise InvalidArgumentError(f'target: "{target}", wanted a port up to 65535')
     return ChannelConfig(joined, credentials, [*all_options, *options])
+
+
+def _is_port(text: str) -> bool:
+    return text.isdecimal() and len(text.lstrip("0")) <= 5 and int(text) <= 65535
 
 
 def _check_types(*arguments: object) -> None:
@@ -122,7 +126,7 @@ def _join(addresses: Sequence[str]) -> str:
 def _resolve(address: str) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]:
     host, colon, port = str(address).rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+    if not colon or not host or not _is_port(port):
         raise InvalidArgumentError(f'target: "{address}" in a list, wanted HOST:PORT')
     try:
         resolved = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0][4][0]
