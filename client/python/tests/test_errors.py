@@ -123,8 +123,11 @@ def test_unknown_model_and_version(client):
     [
         *(("target", value) for value in ("", [], ["127.0.0.1"], ["127.0.0.1:70000"])),
         # The system's resolver takes all of these for port 1.
-        *(("target", f"{scheme}127.0.0.1:{port}") for scheme in ("", "dns:", "dns:///", "ipv4:")
-          for port in (65537, 131073, 2**32 + 1, 2**64 + 1, "+65537", " 65537", -65535)),
+        *(
+            ("target", f"{scheme}127.0.0.1:{port}")
+            for scheme in ("", "dns:", "dns:///", "ipv4:")
+            for port in (65537, 131073, 2**32 + 1, 2**64 + 1, "+65537", " 65537", -65535)
+        ),
         *(("target", value) for value in (["host.invalid:1"], None, 5, [5], b"127.0.0.1:1")),
         *(("token", value) for value in ("t", 5, b"t")),
         *(("timeout", value) for value in (0, "1")),
