@@ -282,6 +282,7 @@ TEST(ClientCreateTest, RefusesPortsThatWouldBeTakenForAnother) {
                     "\", wanted an address with a port up to 65535, such as 127.0.0.1:8001");
     }
   }
+  EXPECT_FALSE(Client::Create("unix-box:65537").ok());  // A host of that name.
   for (const std::string target : {"127.0.0.1:65535", "[::1]:65535", "unix:/tmp/a:65537"}) {
     EXPECT_TRUE(Client::Create(target, ClientOptions()).ok()) << target;
   }

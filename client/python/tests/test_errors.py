@@ -128,6 +128,7 @@ def test_unknown_model_and_version(client):
             for scheme in ("", "dns:", "dns:///", "ipv4:")
             for port in (65537, 131073, 2**32 + 1, 2**64 + 1, "+65537", " 65537", -65535)
         ),
+        pytest.param("target", "127.0.0.1:" + "9" * 5000, id="target-digits"),
         *(("target", value) for value in (["host.invalid:1"], None, 5, [5], b"127.0.0.1:1")),
         *(("token", value) for value in ("t", 5, b"t")),
         *(("timeout", value) for value in (0, "1")),

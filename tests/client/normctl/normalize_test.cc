@@ -83,6 +83,7 @@ TEST_F(NormctlTest, NormalizeWritesNoTwoOutputsToOneFile) {
   std::filesystem::create_directory(folder_.File("folder"));
   std::filesystem::create_symlink(folder_.File("x.npy"), folder_.File("link.npy"));
   std::filesystem::create_hard_link(folder_.File("x.npy"), folder_.File("hard.npy"));
+  std::filesystem::create_symlink("a.npy", folder_.File("dangling.npy"));
   const auto call = [&](const std::string& stream, const std::string& y, const std::string& sum) {
     return Call({"normalize", "--stream=" + stream, "--model=add", "x=" + folder_.File("x.npy"),
                  "residual=" + folder_.File("residual.npy"), "-o", "y=" + y, "-o",
@@ -97,6 +98,7 @@ TEST_F(NormctlTest, NormalizeWritesNoTwoOutputsToOneFile) {
                                                           {"folder/../a.npy", "a.npy"},
                                                           {"folder/a.npy", "folder//a.npy"},
                                                           {"x.npy", "link.npy"},
+                                                          {"dangling.npy", "a.npy"},
                                                           {"hard.npy", "x.npy"}}) {
       const Ran ran = call(stream, folder_.File(one), folder_.File(other));
       EXPECT_EQ(ran.code, kExitUsage) << one << " " << other << " " << ran.out;
