@@ -52,6 +52,7 @@ class TempFolder {
 // The same for secrets: puts whole files in place by a rename, as a deployment does.
 class SecretFolder : public TempFolder {
  public:
+  SecretFolder() {}  // Not defaulted: clang++ 14 would refuse constant ones.
   std::string Write(absl::string_view name, absl::string_view content, mode_t mode = 0600) const {
     const std::string fresh = TempFolder::Write(absl::StrCat(name, ".new"), content);
     if (chmod(fresh.c_str(), mode) != 0) std::abort();
