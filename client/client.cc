@@ -167,8 +167,8 @@ struct NormalizeCall final : PendingCall {
   grpc::ByteBuffer response;
 };
 
-// Whether the target ends with a port, or is no host's. The system's resolver would take a number
-// above 65535 modulo 65536, and so call another server.
+// Whether the target ends with a port, or is a socket's path. The system's resolver takes numbers
+// modulo 65536, so one above 65535 would reach another server.
 bool HasPort(absl::string_view target) {
   const std::size_t colon = target.rfind(':');
   if (colon == absl::string_view::npos || colon + 1 == target.size()) return false;

@@ -17,8 +17,8 @@ using VirtualTime = std::int64_t;
 
 // Start-time fair queueing. Virtual time is charged work; it stands still while nothing is taken. A
 // member's turn begins where its last one ended, or now if it was absent until later: who is idle
-// saves up no share, and loses no debt. The earliest turn is next, and its beginning becomes the
-// current virtual time. So while one member has a flood, another's request waits at most for what
+// saves up no share, and loses no debt. The earliest turn is next, and virtual time is at least its
+// beginning. So while one member has a flood, another's request waits at most for what
 // lanes compute; with several floods, for at most one more turn of each. Source: Goyal, Vin, Cheng,
 // "Start-time fair queueing" (1997), with a member's turn as a packet.
 //

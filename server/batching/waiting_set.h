@@ -2,8 +2,8 @@
 // the types of a model, each with a line of requests, and then the holders of a line. A holder's
 // own requests leave in the order of DueAt.
 //
-// A request counts against its holder, and for each model version the set knows the holder with
-// most waiting requests: if there is no room for another's request, that holder gives way.
+// A request counts against its holder. For each model version the set knows the holder with most
+// waiting requests, which loses its newest where another's request finds no room.
 //
 // Costs: Add, Remove and each request of a batch O(log n) in the waiting requests; NextBatch and
 // NextDeadline constant. Nothing is allocated once the set has held as many requests, models and

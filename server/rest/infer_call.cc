@@ -77,7 +77,7 @@ void InferCall::Begin() {
 }
 
 absl::Status InferCall::OfModel(const absl::Status& status) {
-  // Rights and budgets are no matter of the text.
+  // A refusal by rights or budgets stays as it is.
   const bool unread = absl::IsInvalidArgument(status) || absl::IsUnimplemented(status);
   if (!unread || context_.model() != nullptr) return status;
   absl::Status found;

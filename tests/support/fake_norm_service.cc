@@ -200,7 +200,7 @@ class Service final : public v1::NormService::Service {
     bool wrong = false;
     std::int64_t samples = 0;
   };
-  // A Normalize or NormalizeStream, once it is no longer held. `context` may be null.
+  // Begins a Normalize or NormalizeStream when Hold lets it go. `context` may be null.
   Call Begin(const std::string& name, grpc::ServerContext* context) {
     MutexLock lock(mutex_);
     const std::int64_t number = calls_++;

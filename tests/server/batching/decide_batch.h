@@ -20,7 +20,8 @@ struct BatchDecision {
 };
 
 // `waiting`: one line in the order in which it leaves. Takes the longest prefix within the limits
-// as soon as the prefix is full or one of it is no longer to be held, or when `closing`.
+// when that prefix is full, when the time to hold one of its requests has passed, or when
+// `closing`.
 inline BatchDecision DecideBatch(const std::vector<WaitingRequest>& waiting,
                                  const BatchLimits& limits, TimePoint now, bool closing) {
   BatchFill fill(limits);

@@ -256,7 +256,7 @@ TEST_F(OverloadTest, TheShareOfEachCallerIsItsOwn) {
       EXPECT_EQ(outcome.refused, 0) << "of " << outcome.sent;
       EXPECT_EQ(outcome.late, 0) << "of " << outcome.sent;
     }
-    // Some floods have deadlines of one batch or two.
+    // One caller has 0.9; with several, the least of 300 runs was 0.884.
     EXPECT_GE(GoodputOf(outcomes), 0.85);
   }
 }

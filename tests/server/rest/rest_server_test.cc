@@ -230,7 +230,7 @@ identity { name: "u" role: "user" token: "u" limits { bytes_in_flight: 8192 } }
                                          "inflated bytes count beside tensors)"));
 }
 
-// What may follow a request whose end is doubtful is no request.
+// Where a request ends is unclear after a refusal, so what follows is not taken for another one.
 TEST(RestServerTest, CountsEachRefusalOnceAndNothingBehindOne) {
   TestServer server(WithRest());
   const auto to = [](const std::string& path, const std::string& lines) {
